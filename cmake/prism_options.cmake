@@ -1,0 +1,28 @@
+# Flags of our own code, as the interface target prism::options.
+set(CMAKE_CXX_STANDARD 20)
+set(CMAKE_CXX_STANDARD_REQUIRED ON)
+set(CMAKE_CXX_EXTENSIONS OFF)
+set(CMAKE_EXPORT_COMPILE_COMMANDS ON)
+if(NOT CMAKE_BUILD_TYPE)
+  set(CMAKE_BUILD_TYPE Release CACHE STRING "" FORCE)
+endif()
+set(CMAKE_CXX_FLAGS_RELEASE "-O2 -g1")  # -g1 keeps line numbers; -g doubles the compile time of LibTorch's headers
+add_compile_options($<$<COMPILE_LANGUAGE:CXX>:-fPIC>)
+
+find_program(CCACHE ccache)
+if(CCACHE AND NOT CMAKE_CXX_COMPILER_LAUNCHER)
+  set(CMAKE_CXX_COMPILER_LAUNCHER ${CCACHE})
+endif()
+
+set(PRISM_SANITIZER "" CACHE STRING "Sanitizers of -fsanitize=, for instance address,undefined")
+if(PRISM_SANITIZER)
+  add_compile_options(-fsanitize=${PRISM_SANITIZER} -fno-omit-frame-pointer)
+  add_link_options(-fsanitize=${PRISM_SANITIZER})
+  if(PRISM_SANITIZER MATCHES undefined)
+    add_compile_options(-fno-sanitize-recover=undefined)
+  endif()
+endif()
+
+add_library(prism_options INTERFACE)
+add_library(prism::options ALIAS prism_options)
+target_compile_options(prism_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Werror)
