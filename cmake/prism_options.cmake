@@ -26,3 +26,5 @@ endif()
 add_library(prism_options INTERFACE)
 add_library(prism::options ALIAS prism_options)
 target_compile_options(prism_options INTERFACE -Wall -Wextra -Wpedantic -Wshadow -Werror)
+# GCC 12 reports std::string::insert and replace as overlapping copies (GCC bug 105329).
+target_compile_options(prism_options INTERFACE $<$<CXX_COMPILER_ID:GNU>:-Wno-restrict>)
