@@ -1,0 +1,59 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "prism/core/config.h"
+#include "prism/ops/packing.h"
+
+namespace prism {
+
+/// What a mixer remembers of its sequences: named tensors whose first dimension is the sequence. An empty
+/// state is the start of a sequence. Positions seen so far are in `length`.
+struct MixerState {
+  std::map<std::string, at::Tensor> tensors;
+  int64_t length = 0;
+};
+
+/// A sequence mixer, x [B,T,D] -> y [B,T,D], causal within each sequence of the packing. Some mixers are
+/// whole blocks with their own norms, residuals and FFN (SASRec, HSTU): their registry entry says so. forward
+/// = prefill = token-by-token step, to rounding.
+class Mixer : public torch::nn::Module {
+ public:
+  /// Training and scoring: no state.
+  virtual at::Tensor forward(const at::Tensor& x_BTD, const Packing& packing) = 0;
+  /// The same outputs; `state` (empty at the start of sequences) is continued and holds the state after the
+  /// last token.
+  virtual at::Tensor prefill(const at::Tensor& x_BTD, const Packing& packing, MixerState& state) = 0;
+  /// One token of each sequence, x [B,D] -> y [B,D]; `state` is updated in place.
+  virtual at::Tensor step(const at::Tensor& x_BD, MixerState& state) = 0;
+  /// Floats of state a sequence after `tokens` tokens.
+  virtual int64_t state_size(int64_t tokens) const = 0;
+};
+
+/// A mixer's name and settings before it is built: what a recipe or a checkpoint holds.
+class MixerSpec {
+ public:
+  virtual ~MixerSpec() = default;
+  /// Binds the mixer's Config as section `section`.
+  virtual void bind(Settings& settings, const std::string& section) = 0;
+  /// Builds with freshly initialised weights (the default generator). `width` is the model width D. Throws a
+  /// usage error when the settings do not fit the width.
+  virtual std::shared_ptr<Mixer> build(int64_t width) const = 0;
+  virtual bool is_whole_block() const = 0;
+  /// Whether the model must add a learned position embedding.
+  virtual bool needs_positions() const = 0;
+};
+
+/// Names in the order of the documentation.
+const std::vector<std::string>& mixer_names();
+/// One line for lists and --help.
+std::string mixer_summary(const std::string& name);
+/// A usage error names the nearest known mixer.
+std::unique_ptr<MixerSpec> make_mixer_spec(const std::string& name);
+
+}  // namespace prism

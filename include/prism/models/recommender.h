@@ -1,0 +1,89 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+#include <torch/nn/module.h>
+
+#include <cstdint>
+#include <memory>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "prism/core/config.h"
+#include "prism/mixers/mixer.h"
+#include "prism/ops/packing.h"
+
+namespace prism {
+
+struct RecommenderConfig {
+  std::string mixer = "prism";
+  int64_t width = 64, blocks = 2, ffn_multiple = 4, max_length = 200;
+  double dropout = 0.2;
+  bool time_gaps = false;
+  static constexpr auto fields = std::tuple{
+      Field{"mixer", &RecommenderConfig::mixer, Any{}, "", "sequence mixer of every block"},
+      Field{"width", &RecommenderConfig::width, Range{1, 65536}, "", "model width D"},
+      Field{"blocks", &RecommenderConfig::blocks, Range{1, 1024}, "", "number of blocks"},
+      Field{"ffn_multiple", &RecommenderConfig::ffn_multiple, Range{1, 64}, "", "FFN width in units of D"},
+      Field{"max_length", &RecommenderConfig::max_length, Range{1, 1000000}, "items",
+            "longest history the model reads (T)"},
+      Field{"dropout", &RecommenderConfig::dropout, Range{0, 0.99}, "",
+            "dropout on the embedding and both residual branches"},
+      Field{"time_gaps", &RecommenderConfig::time_gaps, Any{}, "",
+            "add an embedding of the log time gap before each item"}};
+};
+
+/// Everything that defines a model, as sections [model] and [mixer] of a recipe and of a checkpoint.
+class ModelSpec {
+ public:
+  explicit ModelSpec(const std::string& mixer = "prism");
+  /// Binds sections "model" and "mixer"; the spec must outlive `settings`.
+  void bind(Settings& settings);
+
+  RecommenderConfig model;
+  std::unique_ptr<MixerSpec> mixer;
+};
+
+/// Histories of several users, packed without padding.
+struct Batch {
+  at::Tensor items;  ///< int64 [N], item indices on the model's device
+  at::Tensor
+      gaps;  ///< int64 [N], seconds since the previous interaction (0 for the first); undefined without times
+  Packing packing;
+};
+
+/// State of a batch of users inside the model: one entry a block.
+struct RecommenderState {
+  std::vector<MixerState> blocks;
+  int64_t length = 0;
+};
+
+/// Item embedding, N blocks, final norm, output tied to the item embedding.
+class Recommender : public torch::nn::Module {
+ public:
+  /// Weights come from the stream {seed, "weights"}.
+  Recommender(const ModelSpec& spec, int64_t items, uint64_t seed);
+
+  /// Hidden vectors h [N,D] after each token; the score of item i next is <h, item_vectors()[i]>.
+  /// In training mode dropout draws from the stream {seed, "dropout", step} set by set_dropout_step.
+  at::Tensor forward(const Batch& batch);
+  /// h [sequences, D] after the last token of each (non-empty) sequence, and the state there.
+  at::Tensor prefill(const Batch& batch, RecommenderState& state);
+  /// One more item for each sequence: items [B] (gaps [B] or undefined) -> h [B,D].
+  at::Tensor step(const at::Tensor& items, const at::Tensor& gaps, RecommenderState& state);
+
+  /// [items, D], the tied item table (with features added, if any).
+  at::Tensor item_vectors();
+  void set_dropout_step(int64_t step);
+  int64_t items() const;
+  const RecommenderConfig& config() const;
+  /// Optional fixed item features [items, F] (text embeddings), projected and added to the item embedding.
+  void set_item_features(const at::Tensor& features_IF);
+  /// Parameters by part ("item embedding", "block 1 mixer", ...), for the summary.
+  std::vector<std::pair<std::string, int64_t>> parameter_counts() const;
+
+ private:
+  struct Impl;
+  std::shared_ptr<Impl> impl_;
+};
+
+}  // namespace prism
