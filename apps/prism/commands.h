@@ -1,0 +1,11 @@
+#pragma once
+#include "command.h"
+
+namespace prism::cli {
+
+// One factory a file; a new command adds its line here and in commands.cpp.
+
+/// Every command, in the order of the list that `prism` prints.
+const std::vector<CommandEntry>& commands();
+
+}  // namespace prism::cli

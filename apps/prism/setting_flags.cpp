@@ -1,0 +1,61 @@
+#include <algorithm>
+
+#include "command.h"
+
+namespace prism::cli {
+namespace {
+
+std::string with_dashes(std::string name) {
+  std::replace(name.begin(), name.end(), '_', '-');
+  return name;
+}
+
+/// "--learning-rate,--learning_rate", so that the TOML spelling works too.
+std::string flag_names(const std::string& name) {
+  const std::string dashed = with_dashes(name);
+  return dashed == name ? "--" + name : "--" + dashed + ",--" + name;
+}
+
+std::string description(const Setting& setting) {
+  std::string text = setting.help;
+  if (!setting.unit.empty()) text += " (" + setting.unit + ")";
+  const std::string range = setting.range_text();
+  if (!range.empty()) text += " [" + range + "]";
+  return text + " (default " + to_text(setting.default_value) + ")";
+}
+
+}  // namespace
+
+void SettingFlags::declare(CLI::App& app, const Settings& settings) {
+  for (const Setting& setting : settings.all()) {
+    const std::string key = setting.section + "." + setting.name;
+    CLI::Option* option = nullptr;
+    if (setting.type == "true or false")
+      option = app.add_flag(flag_names(setting.name) + ",!--no-" + with_dashes(setting.name), switches_[key]);
+    else
+      option = app.add_option(flag_names(setting.name), texts_[key])->type_name(setting.type);
+    option->description(description(setting))->group("Settings [" + setting.section + "]");
+    options_.emplace_back(key, option);
+  }
+}
+
+void SettingFlags::apply(Settings& settings) const {
+  for (const auto& [key, option] : options_) {
+    if (option->count() == 0) continue;
+    const std::string where = "--" + with_dashes(key.substr(key.find('.') + 1));
+    if (const auto text = texts_.find(key); text != texts_.end())
+      settings.set_text(key, text->second, where);
+    else
+      settings.set(key, switches_.at(key), where);
+  }
+}
+
+std::string peek_argument(const std::vector<std::string>& arguments, const std::string& name) {
+  for (size_t i = 0; i < arguments.size(); ++i) {
+    if (arguments[i] == name && i + 1 < arguments.size()) return arguments[i + 1];
+    if (arguments[i].starts_with(name + "=")) return arguments[i].substr(name.size() + 1);
+  }
+  return "";
+}
+
+}  // namespace prism::cli

@@ -1,0 +1,40 @@
+#include "prism/ops/device.h"
+
+#include <ATen/Context.h>
+#include <ATen/detail/CUDAHooksInterface.h>
+#include <dlfcn.h>
+
+#include "prism/core/error.h"
+
+namespace prism {
+namespace {
+
+/// The program links LibTorch's CPU libraries only; the CUDA library registers its kernels when it is loaded.
+void load_cuda(const std::string& name) {
+  if (at::hasCUDA()) return;
+  if (!dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) {
+    const char* reason = dlerror();
+    usage_error(
+        "device {}: LibTorch's CUDA library cannot be loaded ({}); install the full torch wheel with its "
+        "nvidia packages, or use --device cpu",
+        name, reason ? reason : "unknown reason");
+  }
+  if (!at::hasCUDA()) usage_error("device {}: no usable NVIDIA GPU was found; use --device cpu", name);
+}
+
+}  // namespace
+
+c10::Device require_device(const std::string& name) {
+  const bool cuda = name == "cuda" || name.starts_with("cuda:");
+  if (name != "cpu" && !cuda) usage_error("--device {}: expected cpu, cuda or cuda:N", name);
+  if (!cuda) return c10::Device(c10::kCPU);
+  const std::string index = name == "cuda" ? "0" : name.substr(5);
+  if (index.empty() || index.size() > 3 || index.find_first_not_of("0123456789") != std::string::npos)
+    usage_error("--device {}: expected cpu, cuda or cuda:N", name);
+  load_cuda(name);
+  const int count = static_cast<int>(at::detail::getCUDAHooks().deviceCount());
+  if (std::stoi(index) >= count) usage_error("--device {}: this machine has {} CUDA devices", name, count);
+  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(std::stoi(index)));
+}
+
+}  // namespace prism
