@@ -1,0 +1,112 @@
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <sys/stat.h>
+#include <unistd.h>
+
+#include <algorithm>
+#include <filesystem>
+#include <numeric>
+#include <vector>
+
+#include "prism/core/error.h"
+#include "prism/core/files.h"
+#include "prism/core/random.h"
+#include "prism/core/text.h"
+
+namespace prism {
+namespace {
+
+namespace fs = std::filesystem;
+using ::testing::HasSubstr;
+
+class Files : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    folder_ = fs::temp_directory_path() / ("prism-files-" + std::to_string(::getpid()));
+    fs::remove_all(folder_);
+    fs::create_directories(folder_);
+  }
+  void TearDown() override { fs::remove_all(folder_); }
+
+  size_t entries() const { return static_cast<size_t>(std::distance(fs::directory_iterator(folder_), {})); }
+  fs::path folder_;
+};
+
+TEST_F(Files, AtomicFileAppearsOnlyWhenCommitted) {
+  write_file(folder_ / "a", "old");
+  {
+    AtomicFile file(folder_ / "a");
+    file.write("half");
+    EXPECT_EQ(read_file(folder_ / "a"), "old");
+  }
+  EXPECT_EQ(read_file(folder_ / "a"), "old");
+  EXPECT_EQ(entries(), 1U) << "an abandoned file leaves nothing behind";
+  AtomicFile file(folder_ / "a");
+  file.write(std::string_view("new\0x", 5));
+  file.commit();
+  EXPECT_EQ(read_file(folder_ / "a"), std::string("new\0x", 5));
+}
+
+TEST_F(Files, ErrorsNameThePathAndTheReason) {
+  const auto message = [](const std::function<void()>& action) -> std::string {
+    try {
+      action();
+    } catch (const Error& error) {
+      return error.what();
+    }
+    return "no error";
+  };
+  EXPECT_THAT(message([&] { read_file(folder_ / "absent"); }), HasSubstr("absent: No such file"));
+  EXPECT_THAT(message([&] { read_file(folder_); }), HasSubstr("it is a folder"));
+  EXPECT_THAT(message([&] { write_file(folder_ / "no" / "x", ""); }), HasSubstr("no/x: No such file"));
+  write_file(folder_ / "plain", "");
+  EXPECT_THAT(message([&] { require_writable_folder(folder_ / "plain" / "sub"); }),
+              HasSubstr("cannot create folder"));
+  EXPECT_THAT(message([&] { require_writable_folder(folder_, INT64_MAX); }), HasSubstr("are needed"));
+  EXPECT_NO_THROW(require_writable_folder(folder_ / "made" / "here", 1));
+}
+
+TEST(Random, StreamsAreIndependentAndRepeatable) {
+  EXPECT_EQ(RandomStream(1, "a", 2).next(), RandomStream(1, "a", 2).next());
+  std::vector<uint64_t> seeds = {stream_seed(1, "a"),    stream_seed(1, "b"), stream_seed(2, "a"),
+                                 stream_seed(1, "a", 1), stream_seed(0, ""),  stream_seed(0, "a"),
+                                 stream_seed(1, "ab")};
+  std::sort(seeds.begin(), seeds.end());
+  EXPECT_EQ(std::unique(seeds.begin(), seeds.end()), seeds.end());
+}
+
+TEST(Random, BelowIsUniformAndShuffleIsAPermutation) {
+  RandomStream stream(7, "test");
+  std::vector<int> counts(10);
+  for (int i = 0; i < 100000; ++i) ++counts[stream.below(10)];
+  for (const int count : counts) EXPECT_NEAR(count, 10000, 500);
+  std::vector<int> values(100), sorted(100);
+  std::iota(values.begin(), values.end(), 0);
+  sorted = values;
+  stream.shuffle(std::span(values));
+  EXPECT_NE(values, sorted);
+  std::sort(values.begin(), values.end());
+  EXPECT_EQ(values, sorted);
+  double sum = 0;
+  for (int i = 0; i < 100000; ++i) sum += stream.uniform();
+  EXPECT_NEAR(sum / 100000, 0.5, 0.01);
+}
+
+TEST(Text, NumbersAndNames) {
+  EXPECT_EQ(with_commas(0), "0");
+  EXPECT_EQ(with_commas(-1234), "-1,234");
+  EXPECT_EQ(with_commas(1234567), "1,234,567");
+  EXPECT_EQ(format_bytes(1023), "1023 B");
+  EXPECT_EQ(format_bytes(3 << 20), "3.0 MiB");
+  EXPECT_EQ(format_duration(0.84), "0.8s");
+  EXPECT_EQ(format_duration(75), "1m 15s");
+  EXPECT_EQ(format_duration(3720), "1h 02m");
+  EXPECT_EQ(shortened("a\nb"), "a\\x0ab");
+  EXPECT_EQ(shortened("ééé", 3), "é...") << "cut at a character's edge";
+  const std::vector<std::string> names = {"heads", "width"};
+  EXPECT_EQ(nearest_name("haeds", names), "heads");
+  EXPECT_EQ(nearest_name("completely", names), "");
+}
+
+}  // namespace
+}  // namespace prism
