@@ -228,7 +228,8 @@ void Settings::parse_json(std::string_view text, const std::string& name) {
   const nlohmann::json json = nlohmann::json::parse(text, nullptr, false);
   check(json.is_object(), "{}: settings are not a JSON object", name);
   for (const auto& [section, table] : json.items())
-    for (const auto& [key, value] : table.items()) set(section + "." + key, json_value(value), name);
+    for (const auto& [key, value] : table.items())
+      set(fmt::format("{}.{}", section, key), json_value(value), name);
 }
 
 std::string peek_toml(std::string_view text, const std::string& name, std::string_view key) {
