@@ -1,0 +1,25 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <string>
+
+namespace prism {
+
+/// Content of a .safetensors file: named tensors and text metadata, both in the order of their names.
+/// Types: F64 F32 F16 BF16 I64 I32 U8 BOOL.
+struct Safetensors {
+  std::map<std::string, at::Tensor> tensors;
+  std::map<std::string, std::string> metadata;
+};
+
+/// Reads a whole file into CPU tensors. Every size and offset is checked before memory is taken for it: a
+/// torn or edited file throws Error with the file's name, the tensor and what is wrong.
+Safetensors read_safetensors(const std::filesystem::path& path);
+
+/// Writes the file atomically (see AtomicFile). Tensors may live on any device and have any strides. Throws
+/// Error for a type outside the list above, an undefined tensor or a name that is not UTF-8.
+void write_safetensors(const std::filesystem::path& path, const Safetensors& content);
+
+}  // namespace prism
