@@ -1,0 +1,89 @@
+#include "prism/train/optimiser.h"
+
+#include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_fused_adamw.h>
+#include <ATen/ops/clamp.h>
+#include <ATen/ops/full.h>
+#include <ATen/ops/linalg_vector_norm.h>
+#include <ATen/ops/reciprocal.h>
+#include <ATen/ops/stack.h>
+#include <ATen/ops/zeros.h>
+#include <ATen/ops/zeros_like.h>
+#include <c10/core/GradMode.h>
+
+namespace prism {
+namespace {
+
+/// The arguments of one fused update.
+struct Group {
+  std::vector<at::Tensor> parameters, gradients, first, second, steps;
+};
+
+bool decays(const std::string& name, const at::Tensor& parameter) {
+  return parameter.dim() >= 2 && name.find("embedding") == std::string::npos;
+}
+
+}  // namespace
+
+at::Tensor clip_gradients(const NamedTensors& parameters, double max_norm) {
+  const c10::NoGradGuard no_grad;
+  std::vector<at::Tensor> gradients, norms;
+  for (const auto& [name, parameter] : parameters)
+    if (parameter.grad().defined()) gradients.push_back(parameter.grad());
+  if (gradients.empty()) return at::zeros({});
+  for (const at::Tensor& gradient : gradients) norms.push_back(at::linalg_vector_norm(gradient));
+  const at::Tensor norm = at::linalg_vector_norm(at::stack(norms));
+  if (max_norm > 0) {
+    const at::Tensor factor = at::clamp(at::reciprocal(norm.add(1e-6)).mul(max_norm), std::nullopt, 1.0);
+    at::_foreach_mul_(gradients, factor);
+  }
+  return norm;
+}
+
+AdamW::AdamW(NamedTensors parameters, Options options)
+    : parameters_(std::move(parameters)), options_(options) {
+  for (const auto& [name, parameter] : parameters_) {
+    first_.push_back(at::zeros_like(parameter));
+    second_.push_back(at::zeros_like(parameter));
+  }
+}
+
+void AdamW::step(double learning_rate) {
+  const c10::NoGradGuard no_grad;
+  if (parameters_.empty()) return;
+  const at::Tensor step = at::full({}, static_cast<double>(++steps_), parameters_[0].second.options());
+  Group groups[2];
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    const auto& [name, parameter] = parameters_[i];
+    if (!parameter.grad().defined()) continue;
+    Group& group = groups[decays(name, parameter)];
+    group.parameters.push_back(parameter);
+    group.gradients.push_back(parameter.grad());
+    group.first.push_back(first_[i]);
+    group.second.push_back(second_[i]);
+    group.steps.push_back(step);
+  }
+  for (const bool decayed : {false, true}) {
+    Group& group = groups[decayed];
+    if (group.parameters.empty()) continue;
+    at::_fused_adamw_(group.parameters, group.gradients, group.first, group.second, {}, group.steps,
+                      learning_rate, options_.beta1, options_.beta2, decayed ? options_.weight_decay : 0.0,
+                      options_.epsilon, /*amsgrad=*/false,
+                      /*maximize=*/false);
+  }
+}
+
+void AdamW::zero_grad() {
+  for (auto& [name, parameter] : parameters_) parameter.mutable_grad().reset();
+}
+
+NamedTensors AdamW::state() const {
+  NamedTensors tensors;
+  for (size_t i = 0; i < parameters_.size(); ++i) {
+    tensors.emplace_back("first_moment." + parameters_[i].first, first_[i]);
+    tensors.emplace_back("second_moment." + parameters_[i].first, second_[i]);
+  }
+  return tensors;
+}
+
+}  // namespace prism
