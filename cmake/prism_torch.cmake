@@ -4,7 +4,7 @@ if(NOT EXISTS ${TORCH_DIR}/lib/libtorch_cpu.so)
   message(FATAL_ERROR "TORCH_DIR is \"${TORCH_DIR}\", which has no lib/libtorch_cpu.so; "
     "./run build sets it, or pass -DTORCH_DIR=<venv>/lib/python3.X/site-packages/torch")
 endif()
-foreach(name c10 torch_cpu)
+foreach(name c10 c10_cuda torch_cpu)
   add_library(torch::${name} SHARED IMPORTED)
   set_target_properties(torch::${name} PROPERTIES IMPORTED_LOCATION ${TORCH_DIR}/lib/lib${name}.so
     INTERFACE_INCLUDE_DIRECTORIES "${TORCH_DIR}/include;${TORCH_DIR}/include/torch/csrc/api/include"
@@ -13,4 +13,4 @@ endforeach()
 # LibTorch bundles fmt, which its include directory puts before any other.
 set_property(TARGET torch::c10 PROPERTY INTERFACE_COMPILE_DEFINITIONS FMT_HEADER_ONLY)
 set_property(TARGET torch::torch_cpu PROPERTY INTERFACE_LINK_LIBRARIES torch::c10)
-set(CMAKE_BUILD_RPATH ${TORCH_DIR}/lib)
+set(CMAKE_BUILD_RPATH "$ORIGIN;${TORCH_DIR}/lib")  # $ORIGIN: libprism.so opens libprism_cuda.so beside it

@@ -5,6 +5,7 @@
 #include <dlfcn.h>
 
 #include "prism/core/error.h"
+#include "prism/core/log.h"
 
 namespace prism {
 namespace {
@@ -19,6 +20,8 @@ void load_cuda(const std::string& name) {
         "nvidia packages, or use --device cpu",
         name, reason ? reason : "unknown reason");
   }
+  if (!dlopen("libprism_cuda.so", RTLD_NOW | RTLD_GLOBAL))
+    warn("libprism_cuda.so cannot be loaded ({}): composed operations serve on the GPU", dlerror());
   if (!at::hasCUDA()) usage_error("device {}: no usable NVIDIA GPU was found; use --device cpu", name);
 }
 

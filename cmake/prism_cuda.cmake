@@ -1,0 +1,16 @@
+# CUDA kernels (src/kernels/**/*.cu, torch-free, sm_90a) and libprism_cuda.so, which hands them to libprism.so when a
+# CUDA device is asked for. Without nvcc, AUTO builds the CPU part alone and GPUs use the composed operations.
+set(PRISM_HAS_CUDA OFF)
+if(NOT PRISM_CUDA STREQUAL "OFF")
+  include(CheckLanguage)
+  set(CMAKE_CUDA_ARCHITECTURES 90a)
+  check_language(CUDA)
+  if(CMAKE_CUDA_COMPILER)
+    enable_language(CUDA)
+    find_package(CUDAToolkit 13.0 REQUIRED)
+    set(PRISM_HAS_CUDA ON)
+  elseif(PRISM_CUDA STREQUAL "ON")
+    message(FATAL_ERROR "PRISM_CUDA=ON but nvcc was not found; put it on PATH, or use AUTO or OFF")
+  endif()
+endif()
+message(STATUS "CUDA kernels: ${PRISM_HAS_CUDA}")

@@ -1,0 +1,19 @@
+#pragma once
+// How libprism.so reaches the CUDA kernels without linking them: libprism_cuda.so fills this table when it is
+// loaded.
+#include "prism/kernels/prism_refine_cuda.h"
+
+namespace prism {
+
+struct CudaKernels {
+  CUstream_st* (*current_stream)() = nullptr;
+  decltype(&kernels::cuda::prism_refine_forward) refine_forward = nullptr;
+  decltype(&kernels::cuda::prism_refine_backward) refine_backward = nullptr;
+};
+
+/// Called once by libprism_cuda.so.
+void set_cuda_kernels(const CudaKernels& kernels);
+/// The table, or nullptr where the CUDA kernels are not loaded and composed operations serve.
+const CudaKernels* cuda_kernels();
+
+}  // namespace prism

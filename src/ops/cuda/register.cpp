@@ -1,0 +1,17 @@
+// libprism_cuda.so: loading it makes the CUDA kernels known to libprism.so.
+#include <c10/cuda/CUDAStream.h>
+
+#include "prism/ops/cuda_kernels.h"
+
+namespace prism {
+namespace {
+
+[[maybe_unused]] const bool kRegistered = [] {
+  set_cuda_kernels({.current_stream = [] { return c10::cuda::getCurrentCUDAStream().stream(); },
+                    .refine_forward = kernels::cuda::prism_refine_forward,
+                    .refine_backward = kernels::cuda::prism_refine_backward});
+  return true;
+}();
+
+}  // namespace
+}  // namespace prism
