@@ -132,7 +132,7 @@ void sort_by_time(Interactions& log, TieRule ties, ReadReport& report) {
   if (log.time.empty()) return;
   const std::vector<int32_t> rank = ties == TieRule::kItem ? order_of_ids(log.items) : std::vector<int32_t>{};
   int64_t unsorted = 0, tied = 0, negative = 0;
-#pragma omp parallel for schedule(dynamic, 64) reduction(+ : unsorted, tied, negative)
+#pragma omp parallel for schedule(dynamic, 64) reduction(+ : unsorted, tied, negative) if (log.size() > 10000)
   for (int64_t user = 0; user < log.users.size(); ++user) {
     const auto count = static_cast<size_t>(log.length(user));
     int64_t* time = log.time.data() + log.offset(user);
