@@ -2,6 +2,8 @@
 #include "prism/kernels/prism_chunk.h"
 
 #include <gtest/gtest.h>
+#include <hwy/highway.h>
+#include <hwy/targets.h>
 #include <omp.h>
 
 #include "kernels/prism_chunk_gradient.h"
@@ -96,6 +98,181 @@ TYPED_TEST(PrismChunk, MatchesAtEveryChunkLength) {
                                           .V = 6,
                                           .chunk = chunk,
                                           .gates = Gates::kMixed});
+}
+
+TYPED_TEST(PrismChunk, MatchesOnEveryTarget) {
+  ASSERT_FALSE(hwy::SupportedAndGeneratedTargets().empty());
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(target);
+    for (const Case& c : cases()) expect_matches_token_loop<TypeParam>(c);
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
+}
+
+TYPED_TEST(PrismChunk, RepeatsItsBitsOnAnyNumberOfThreads) {
+  const int threads = omp_get_max_threads();
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.name);
+    const Problem<TypeParam> p(c);
+    const Result<TypeParam> first(p);
+    EXPECT_TRUE(first == Result<TypeParam>(p)) << "a second time";
+    for (const int count : {1, 2}) {
+      omp_set_num_threads(count);
+      EXPECT_TRUE(first == Result<TypeParam>(p)) << count << " threads";
+    }
+    omp_set_num_threads(threads);
+  }
+}
+
+/// Sequence n of `p` as a call of its own, its rows copied to another place and alignment.
+template <class Storage>
+void expect_same_alone(const Problem<Storage>& p, const Result<Storage>& all, int64_t n) {
+  using Real = RealOf<Storage>;
+  const PrismChunkShape& s = p.shape;
+  const int64_t first = p.offsets[n], length = p.offsets[n + 1] - first;
+  const int64_t offsets[] = {0, length}, states = s.heads * s.key_width * s.value_width;
+  PrismChunkShape shape = s;
+  shape.sequences = {1, offsets};
+  std::vector<std::vector<std::byte>> copies;
+  const auto moved = [&](const auto& tensor) {
+    View view = tensor.as_view();
+    if (!view.data) return view;
+    const size_t item = sizeof(tensor.data[0]), bytes = length * view.token_stride * item;
+    copies.emplace_back(bytes + item);
+    std::memcpy(copies.back().data() + item,
+                static_cast<const std::byte*>(view.data) + first * view.token_stride * item, bytes);
+    view.data = copies.back().data() + item;
+    return view;
+  };
+  const PrismChunkInputs in{moved(p.q),
+                            moved(p.k),
+                            moved(p.w),
+                            moved(p.b),
+                            moved(p.g),
+                            moved(p.erase_read),
+                            p.initial_state.empty() ? nullptr : p.initial_state.data() + n * states};
+  const int64_t chunk = s.chunk ? s.chunk : prism_chunk_length(s);
+  auto o = unwritten<Storage>(length * s.heads * s.value_width),
+       dq = unwritten<Storage>(length * s.key_heads * s.key_width);
+  auto final_state = unwritten<Real>(states), starts = unwritten<Real>((length / chunk + 1) * states);
+  auto dk = unwritten<Storage>(dq.size() * s.steps), dw = unwritten<Storage>(o.size() * s.steps);
+  auto db = unwritten<Real>(length * s.heads), dg = db;
+  prism_chunk_forward(shape, in, o.data(), final_state.data(), starts.data());
+  prism_chunk_backward(shape, in, starts.data(), moved(p.d_o), p.d_final.data() + n * states,
+                       {dq.data(), dk.data(), dw.data(), db.data(), dg.data()});
+  const auto same = [&](const auto& mine, const auto& theirs, int64_t per_token) {
+    return std::memcmp(mine.data(), theirs.data() + first * per_token, mine.size() * sizeof(mine[0])) == 0;
+  };
+  EXPECT_TRUE(same(o, all.o, s.heads * s.value_width));
+  EXPECT_TRUE(same(dq, all.dq, s.key_heads * s.key_width));
+  EXPECT_TRUE(same(dk, all.dk, s.steps * s.key_heads * s.key_width));
+  EXPECT_TRUE(same(dw, all.dw, s.steps * s.heads * s.value_width));
+  EXPECT_TRUE(same(db, all.db, s.heads));
+  EXPECT_TRUE(same(dg, all.dg, s.heads));
+  EXPECT_EQ(std::memcmp(final_state.data(), all.final_state.data() + n * states, states * sizeof(Real)), 0);
+}
+
+TYPED_TEST(PrismChunk, SequenceAloneHasTheBitsItHasInABatch) {
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.name);
+    const Problem<TypeParam> p(c);
+    const Result<TypeParam> all(p);
+    for (int64_t n = 0; n < p.shape.sequences.count; ++n)
+      if (p.offsets[n + 1] > p.offsets[n]) expect_same_alone(p, all, n);
+  }
+}
+
+TYPED_TEST(PrismChunk, StepsMatchTheTokenLoop) {
+  using Real = RealOf<TypeParam>;
+  for (const Case& c : cases()) {
+    SCOPED_TRACE(c.name);
+    const Problem<TypeParam> p(c);
+    const PrismChunkShape& s = p.shape;
+    const int64_t size = s.heads * s.key_width * s.value_width;
+    std::vector<Real> state = p.initial_state.empty() ? std::vector<Real>(p.state_count()) : p.initial_state;
+    auto o = unwritten<TypeParam>(s.tokens() * s.heads * s.value_width);
+    PrismChunkShape one = s;
+    const int64_t offsets[] = {0, 1};
+    one.sequences = {1, offsets};
+    for (int64_t n = 0; n < s.sequences.count; ++n)
+      for (int64_t t = p.offsets[n]; t < p.offsets[n + 1]; ++t) {
+        PrismChunkInputs in = p.inputs();
+        const auto advance = [&]<class T>(View& view, const T*) {
+          if (view.data) view.data = static_cast<const T*>(view.data) + t * view.token_stride;
+        };
+        for (View* view : {&in.q, &in.k, &in.w, &in.erase_read})
+          advance(*view, static_cast<TypeParam*>(nullptr));
+        for (View* view : {&in.b, &in.g}) advance(*view, static_cast<Real*>(nullptr));
+        prism_step(one, in, state.data() + n * size, o.data() + t * s.heads * s.value_width);
+      }
+    std::vector<double> expected(o.size()), expected_state(state.size());
+    prism_chunk_reference(s, p.inputs(), expected.data(), expected_state.data());
+    EXPECT_LE(relative_error(as_double(o), expected), tolerance<TypeParam>().values) << "o";
+    EXPECT_LE(relative_error(as_double(state), expected_state), tolerance<TypeParam>().values) << "state";
+  }
+}
+
+TEST(PrismChunkStep, TakesManySequencesAtOnce) {
+  const Problem<float> p(
+      {.name = "step", .lengths = std::vector<int64_t>(20, 1), .L = 2, .H = 4, .K = 24, .V = 40});
+  std::vector<float> state = p.initial_state;
+  auto o = unwritten<float>(p.shape.tokens() * p.shape.heads * p.shape.value_width);
+  prism_step(p.shape, p.inputs(), state.data(), o.data());
+  std::vector<double> expected(o.size()), expected_state(state.size());
+  prism_chunk_reference(p.shape, p.inputs(), expected.data(), expected_state.data());
+  EXPECT_LE(relative_error(as_double(o), expected), 1e-5);
+  EXPECT_LE(relative_error(as_double(state), expected_state), 1e-5);
+}
+
+/// The hand-written reverse of the token loop, which the tests above rely on, against differences of the
+/// loop.
+TEST(PrismChunkReference, GradientsMatchDifferences) {
+  Problem<double> p({.name = "differences",
+                     .lengths = {3, 2},
+                     .L = 2,
+                     .Hk = 1,
+                     .H = 2,
+                     .K = 3,
+                     .V = 2,
+                     .erase_read = true});
+  const ChunkGradients expected = reference_gradients(p);
+  const auto loss = [&] {
+    std::vector<double> o(p.shape.tokens() * p.shape.heads * p.shape.value_width), state(p.state_count());
+    prism_chunk_reference(p.shape, p.inputs(), o.data(), state.data());
+    double sum = 0;
+    for (size_t i = 0; i < o.size(); ++i) sum += o[i] * p.d_o.data[i];
+    for (size_t i = 0; i < state.size(); ++i) sum += state[i] * p.d_final[i];
+    return sum;
+  };
+  const auto check = [&](std::vector<double>& values, const std::vector<double>& gradient, const char* name) {
+    ASSERT_EQ(values.size(), gradient.size());
+    std::vector<double> differences;
+    for (double& value : values) {
+      const double kept = value, step = 1e-6;
+      value = kept + step;
+      const double above = loss();
+      value = kept - step;
+      differences.push_back((above - loss()) / (2 * step));
+      value = kept;
+    }
+    EXPECT_LE(relative_error(gradient, differences), 1e-8) << name;
+  };
+  check(p.q.data, expected.dq, "dq");
+  check(p.k.data, expected.dk, "dk");
+  check(p.w.data, expected.dw, "dw");
+  check(p.b.data, expected.db, "db");
+  check(p.g.data, expected.dg, "dg");
+  check(p.erase_read.data, expected.derase_read, "derase_read");
+  check(p.initial_state, expected.dinitial_state, "dS0");
+}
+
+TEST(PrismChunkLength, IgnoresTheBatch) {
+  const Problem<float> one({.name = "one", .lengths = {5}}), many({.name = "many", .lengths = {5, 900}});
+  EXPECT_EQ(prism_chunk_length(one.shape), prism_chunk_length(many.shape));
+  EXPECT_EQ(prism_chunk_count(many.shape, 16), 1 + 57);
 }
 
 }  // namespace

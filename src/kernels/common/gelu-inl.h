@@ -36,7 +36,7 @@ HWY_INLINE Gelu<float> gelu(hn::Vec<Tag<float>> x) {
   const auto a = hn::Abs(x);
   const auto t = hn::Div(hn::Sub(a, centre), hn::Add(a, centre));
   auto p = hn::Set(d, kCoefficients[0]);
-#pragma GCC unroll 16
+  PRISM_UNROLL
   for (int i = 1; i < 10; ++i) p = hn::MulAdd(p, t, hn::Set(d, kCoefficients[i]));
   const auto square = hn::Mul(a, a);
   const auto lost = hn::Mul(half, hn::MulSub(a, a, square));

@@ -24,4 +24,11 @@ void parallel_for(int64_t count, double work, F f) {
   if (error) std::rethrow_exception(error);
 }
 
+/// Calls f(begin, end) for the blocks of `length` that cover [0, count).
+template <class F>
+void parallel_blocks(int64_t count, int64_t length, double work, F f) {
+  parallel_for((count + length - 1) / length, work,
+               [&](int64_t i) { f(i * length, i * length + length < count ? i * length + length : count); });
+}
+
 }  // namespace prism::kernels

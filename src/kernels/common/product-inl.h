@@ -84,12 +84,12 @@ HWY_INLINE void accumulate(const T* HWY_RESTRICT a, int64_t a_row, int64_t a_dep
   const Tag<T> d;
   for (int64_t t = first; t < last; ++t) {
     hn::Vec<Tag<T>> row[kVectors];
-#pragma GCC unroll 8
+    PRISM_UNROLL
     for (int j = 0; j < kVectors; ++j) row[j] = hn::Load(d, b + t * b_row + j * lanes<T>());
-#pragma GCC unroll 8
+    PRISM_UNROLL
     for (int i = 0; i < kRows; ++i) {
       const auto factor = hn::Set(d, a[i * a_row + t * a_depth]);
-#pragma GCC unroll 8
+      PRISM_UNROLL
       for (int j = 0; j < kVectors; ++j) acc[i][j] = hn::MulAdd(factor, row[j], acc[i][j]);
     }
   }
@@ -100,18 +100,18 @@ HWY_INLINE void product_tile(const Product<T>& p, int64_t i0, int64_t j0, int64_
   const Tag<T> d;
   hn::Vec<Tag<T>> acc[kRows][kVectors];
   T* const c = p.c + i0 * p.c_row + j0;
-#pragma GCC unroll 8
+  PRISM_UNROLL
   for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
+    PRISM_UNROLL
     for (int j = 0; j < kVectors; ++j)
       acc[i][j] = p.scale ? hn::Mul(hn::Set(d, p.scale[(i0 + i) * p.scale_stride]),
                                     hn::Load(d, c + i * p.c_row + j * lanes<T>()))
                           : hn::Zero(d);
   }
   accumulate<kRows, kVectors>(p.a + i0 * p.a_row, p.a_row, p.a_depth, p.b + j0, p.b_row, first, last, acc);
-#pragma GCC unroll 8
+  PRISM_UNROLL
   for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
+    PRISM_UNROLL
     for (int j = 0; j < kVectors; ++j) hn::Store(acc[i][j], d, c + i * p.c_row + j * lanes<T>());
   }
 }
@@ -143,9 +143,9 @@ HWY_INLINE void solve_tile(const T* n, int64_t n_row, T* x, int64_t x_row, int64
                            int64_t j0) {
   const Tag<T> d;
   hn::Vec<Tag<T>> acc[kRows][kVectors];
-#pragma GCC unroll 8
+  PRISM_UNROLL
   for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
+    PRISM_UNROLL
     for (int j = 0; j < kVectors; ++j) acc[i][j] = hn::Load(d, x + (i0 + i) * x_row + j0 + j * lanes<T>());
   }
   if constexpr (kTransposed)
@@ -153,21 +153,21 @@ HWY_INLINE void solve_tile(const T* n, int64_t n_row, T* x, int64_t x_row, int64
   else
     accumulate<kRows, kVectors>(n + i0 * n_row, n_row, 1, x + j0, x_row, 0, i0, acc);
   const T* const corner = n + i0 * n_row + i0;
-#pragma GCC unroll 8
+  PRISM_UNROLL
   for (int s = 1; s < kRows; ++s) {
-#pragma GCC unroll 8
+    PRISM_UNROLL
     for (int i = 0; i < kRows; ++i) {
       if (i < s) continue;
       // Row s - 1 (from the end when transposed) is known; take its share out of the rows that follow it.
       const int known = kTransposed ? kRows - s : s - 1, row = kTransposed ? kRows - 1 - i : i;
       const auto factor = hn::Set(d, kTransposed ? corner[known * n_row + row] : corner[row * n_row + known]);
-#pragma GCC unroll 8
+      PRISM_UNROLL
       for (int j = 0; j < kVectors; ++j) acc[row][j] = hn::MulAdd(factor, acc[known][j], acc[row][j]);
     }
   }
-#pragma GCC unroll 8
+  PRISM_UNROLL
   for (int i = 0; i < kRows; ++i) {
-#pragma GCC unroll 8
+    PRISM_UNROLL
     for (int j = 0; j < kVectors; ++j) hn::Store(acc[i][j], d, x + (i0 + i) * x_row + j0 + j * lanes<T>());
   }
 }

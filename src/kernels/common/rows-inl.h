@@ -9,6 +9,7 @@
 #include <hwy/highway.h>
 
 #include <algorithm>
+#include <type_traits>
 
 #include "kernels/common/scalar.h"
 
@@ -96,6 +97,33 @@ HWY_INLINE void store_row(const T* from, int64_t width, T scale, Storage* to) {
   for (; c + lanes<T>() <= width; c += lanes<T>())
     store_vector(hn::Mul(hn::LoadU(d, from + c), factor), to + c);
   if (c < width) store_tail<T>(hn::Mul(hn::LoadU(d, from + c), factor), to + c, width - c);
+}
+
+/// One vector of the width; `count` of its elements exist.
+struct Columns {
+  int64_t first, count;
+};
+
+template <class F>
+HWY_INLINE void for_columns(int64_t width, int64_t step, F f) {
+  int64_t c = 0;
+  for (; c + step <= width; c += step) f(std::true_type(), Columns{c, step});
+  if (c < width) f(std::false_type(), Columns{c, width - c});
+}
+
+template <bool kWhole, class Storage>
+HWY_INLINE hn::Vec<Tag<RealOf<Storage>>> load_columns(const Storage* row, Columns c) {
+  if constexpr (kWhole)
+    return load_vector(row + c.first);
+  else
+    return load_tail(row + c.first, c.count);
+}
+template <bool kWhole, class T, class Storage>
+HWY_INLINE void store_columns(hn::Vec<Tag<T>> v, Storage* row, Columns c) {
+  if constexpr (kWhole)
+    store_vector(v, row + c.first);
+  else
+    store_tail<T>(v, row + c.first, c.count);
 }
 
 /// Sum of a * b over `padded` elements of work rows.

@@ -6,3 +6,10 @@
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #endif
+
+// Register tiles are arrays whose loops must be unrolled, which -O2 alone does not do.
+#ifdef __clang__
+#define PRISM_UNROLL _Pragma("unroll")
+#else
+#define PRISM_UNROLL _Pragma("GCC unroll 16")
+#endif

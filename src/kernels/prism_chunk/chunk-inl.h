@@ -7,6 +7,7 @@
 #define PRISM_KERNELS_PRISM_CHUNK_CHUNK_INL_H_
 #endif
 
+#include <hwy/cache_control.h>
 #include <hwy/contrib/math/math-inl.h>
 #include <hwy/highway.h>
 
@@ -88,6 +89,18 @@ HWY_INLINE void load_rows(const View& view, int64_t token, int64_t count, int64_
   for (int64_t i = 0; i < count; ++i)
     load_row(row_of<Storage>(view, token + i, step, head) + offset, width, scale, to + i * row, cols);
   for (int64_t i = count; i < round_up(count, lanes<T>()); ++i) std::fill_n(to + i * row, cols, T(0));
+}
+
+/// Asks for token rows ahead of their use: a row's tokens lie a whole token stride apart, which hardware
+/// prefetchers follow badly.
+template <class Storage>
+HWY_INLINE void prefetch_rows(const View& view, int64_t token, int64_t count, int64_t step, int64_t head,
+                              int64_t width) {
+  for (int64_t i = 0; i < count; ++i) {
+    const Storage* const row = row_of<Storage>(view, token + i, step, head);
+    for (int64_t c = 0; c < width; c += kCacheLine / static_cast<int64_t>(sizeof(Storage)))
+      hwy::Prefetch(row + c);
+  }
 }
 
 template <class T, class Storage>

@@ -69,6 +69,17 @@ HWY_INLINE void advance_state(const Sizes<T>& z, int64_t c, const ForwardBuffers
   }
 }
 
+/// Asks for the inputs of the chunk that starts at `token`.
+template <class Storage>
+HWY_INLINE void prefetch_chunk(const PrismChunkShape& shape, const PrismChunkInputs& in,
+                               const ForwardRow& row, int64_t key_head, int64_t token, int64_t c) {
+  prefetch_rows<Storage>(in.q, token, c, 0, key_head, shape.key_width);
+  for (int64_t l = 0; l < shape.steps; ++l) {
+    prefetch_rows<Storage>(in.k, token, c, l, key_head, shape.key_width);
+    prefetch_rows<Storage>(in.w, token, c, l, row.head, shape.value_width);
+  }
+}
+
 template <class Storage>
 void forward_row_as(const PrismChunkShape& shape, const PrismChunkInputs& in, const ForwardRow& row) {
   using T = RealOf<Storage>;
@@ -90,6 +101,8 @@ void forward_row_as(const PrismChunkShape& shape, const PrismChunkInputs& in, co
     for (int64_t l = 0; l < z.L; ++l)
       load_rows<T, Storage>(in.w, token, c, l, row.head, z.V, T(1), at.value.values + l * z.value_size,
                             z.v_row, z.v_cols, row.column);
+    const int64_t next = std::min(end, token + row.chunk);
+    prefetch_chunk<Storage>(shape, in, row, key_head, next, std::min(row.chunk, end - next));
     load_gates(in, z, token, c, row.head, at.value);
     make_scores(z, c, at.key, at.value);
     make_values(z, c, at.key, at.value);

@@ -33,33 +33,6 @@ HWY_BEFORE_NAMESPACE();
 namespace prism::kernels {
 namespace HWY_NAMESPACE {
 
-/// One vector of the width; `count` of its elements exist.
-struct Columns {
-  int64_t first, count;
-};
-
-template <class F>
-HWY_INLINE void for_columns(int64_t width, int64_t step, F f) {
-  int64_t c = 0;
-  for (; c + step <= width; c += step) f(std::true_type(), Columns{c, step});
-  if (c < width) f(std::false_type(), Columns{c, width - c});
-}
-
-template <bool kWhole, class Storage>
-HWY_INLINE hn::Vec<Tag<RealOf<Storage>>> load_columns(const Storage* row, Columns c) {
-  if constexpr (kWhole)
-    return load_vector(row + c.first);
-  else
-    return load_tail(row + c.first, c.count);
-}
-template <bool kWhole, class T, class Storage>
-HWY_INLINE void store_columns(hn::Vec<Tag<T>> v, Storage* row, Columns c) {
-  if constexpr (kWhole)
-    store_vector(v, row + c.first);
-  else
-    store_tail<T>(v, row + c.first, c.count);
-}
-
 /// Rows of one token and head; views without data give null rows, which stand for a constant.
 template <class Storage>
 struct RefineRows {
@@ -203,10 +176,8 @@ namespace {
 /// Calls f(begin, end) for blocks of tokens.
 template <class F>
 void for_token_blocks(const PrismRefineShape& shape, F f) {
-  constexpr int64_t kTokens = 64;
   const double work = 20.0 * static_cast<double>(shape.tokens) * shape.steps * shape.heads * shape.width;
-  parallel_for((shape.tokens + kTokens - 1) / kTokens, work,
-               [&](int64_t i) { f(i * kTokens, std::min(shape.tokens, (i + 1) * kTokens)); });
+  parallel_blocks(shape.tokens, 64, work, f);
 }
 
 }  // namespace
