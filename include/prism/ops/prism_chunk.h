@@ -3,13 +3,11 @@
 
 #include <optional>
 
+#include "prism/ops/implementation.h"
+
 namespace prism {
 
-/// Which code computes prism_chunk. kAuto: the fused kernel where the device has one, else the composed
-/// operation (logged once). Tests and benchmarks choose explicitly.
-enum class Implementation { kAuto, kFused, kComposed, kReference };
-
-/// Arguments of prism_chunk; shapes as in docs/prism.md. B batch, T tokens, L writes, Hk key heads, Hv value
+/// Arguments of prism_chunk; shapes as in docs/op.md. B batch, T tokens, L writes, Hk key heads, Hv value
 /// heads (a multiple of Hk), K, V widths. q, k, w: one dtype of fp64, fp32, bf16 (fp16 on GPUs); b, g: fp32
 /// (fp64 with fp64). Any strides.
 struct PrismChunkArgs {
@@ -20,7 +18,7 @@ struct PrismChunkArgs {
   at::Tensor g;                                  ///< [B,T,Hv] log decay, <= 0
   std::optional<at::Tensor> erase_read = {};     ///< [B,T,Hk,K]; default k[:,:,0]
   std::optional<at::Tensor> initial_state = {};  ///< [N,Hv,K,V] fp32 (fp64 with fp64)
-  std::optional<at::Tensor> cu_seqlens = {};     ///< int64 [N+1], B = 1: packed sequences
+  std::optional<at::Tensor> cu_seqlens = {};     ///< int64 [N+1], B = 1: packed sequences; any device
   std::optional<double> scale = {};              ///< default K^-1/2
   bool return_final_state = false;
   int64_t chunk = 0;  ///< 0: chosen from K, V, L and dtype

@@ -1,0 +1,62 @@
+// Under autocast the activations take its narrow type and the gates and states are fp32; fp64 stays fp64.
+#include <ATen/autocast_mode.h>
+#include <torch/library.h>
+
+#include <optional>
+#include <string_view>
+
+#include "dispatch.h"
+
+namespace prism {
+namespace {
+
+using at::Tensor;
+using at::autocast::cached_cast;
+using OptionalTensor = std::optional<Tensor>;
+using std::string_view;
+using Two = std::tuple<Tensor, Tensor>;
+using Three = std::tuple<Tensor, Tensor, Tensor>;
+
+template <c10::DeviceType device>
+Two chunk(const Tensor& q, const Tensor& k, const Tensor& w, const Tensor& b, const Tensor& g,
+          const OptionalTensor& erase_read, const OptionalTensor& initial_state,
+          const OptionalTensor& cu_seqlens, std::optional<double> scale, bool return_final_state,
+          int64_t chunk_length, string_view implementation) {
+  const c10::impl::ExcludeDispatchKeyGuard below(
+      at::autocast::get_autocast_dispatch_key_from_device_type(device));
+  const at::ScalarType type = at::autocast::get_autocast_dtype(device);
+  const auto narrow = [&](const auto& x) { return cached_cast(type, x, device); };
+  const auto wide = [&](const auto& x) { return cached_cast(at::kFloat, x, device); };
+  return call_operator<Two(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                           const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                           std::optional<double>, bool, int64_t, string_view)>(
+      "prism::prism_chunk", narrow(q), narrow(k), narrow(w), wide(b), wide(g), narrow(erase_read),
+      wide(initial_state), cu_seqlens, scale, return_final_state, chunk_length, implementation);
+}
+
+template <c10::DeviceType device>
+Three refine(const Tensor& v, const OptionalTensor& u, const OptionalTensor& p, const OptionalTensor& beta,
+             string_view nonlinearity, string_view residual, bool return_delta_and_residual,
+             string_view implementation) {
+  const c10::impl::ExcludeDispatchKeyGuard below(
+      at::autocast::get_autocast_dispatch_key_from_device_type(device));
+  const at::ScalarType type = at::autocast::get_autocast_dtype(device);
+  const auto narrow = [&](const auto& x) { return cached_cast(type, x, device); };
+  return call_operator<Three(const Tensor&, const OptionalTensor&, const OptionalTensor&,
+                             const OptionalTensor&, string_view, string_view, bool, string_view)>(
+      "prism::prism_refine", narrow(v), narrow(u), narrow(p), cached_cast(at::kFloat, beta, device),
+      nonlinearity, residual, return_delta_and_residual, implementation);
+}
+
+}  // namespace
+
+TORCH_LIBRARY_IMPL(prism, AutocastCPU, m) {
+  m.impl("prism_chunk", chunk<at::kCPU>);
+  m.impl("prism_refine", refine<at::kCPU>);
+}
+TORCH_LIBRARY_IMPL(prism, AutocastCUDA, m) {
+  m.impl("prism_chunk", chunk<at::kCUDA>);
+  m.impl("prism_refine", refine<at::kCUDA>);
+}
+
+}  // namespace prism

@@ -1,0 +1,47 @@
+#pragma once
+// Tensors as the kernels take them.
+#include <ATen/core/Tensor.h>
+
+#include "prism/kernels/types.h"
+
+namespace prism {
+
+/// `type` is fp64, fp32 or bf16.
+inline kernels::Scalar kernel_scalar(at::ScalarType type) {
+  if (type == at::kDouble) return kernels::Scalar::kFloat64;
+  return type == at::kBFloat16 ? kernels::Scalar::kBFloat16 : kernels::Scalar::kFloat32;
+}
+
+/// x [lead...,(steps,)heads,width] as a View over its flattened leading dimensions. Where those do not
+/// flatten or the width is not contiguous, `holder` takes a contiguous copy; otherwise it shares x's memory.
+/// Keep it alive. `trailing`: 2 for [heads,width], 3 with steps.
+inline kernels::View view_of(const at::Tensor& x, int64_t trailing, at::Tensor& holder) {
+  const int64_t lead = x.dim() - trailing;
+  // The token stride of the last leading dimension with more than one entry; those before must continue it.
+  const auto flattens = [&](int64_t& token_stride) {
+    token_stride = 0;
+    int64_t expected = -1;
+    for (int64_t d = lead - 1; d >= 0; --d) {
+      if (x.size(d) == 1) continue;
+      if (expected < 0)
+        token_stride = x.stride(d);
+      else if (x.stride(d) != expected)
+        return false;
+      expected = x.stride(d) * x.size(d);
+    }
+    return x.size(-1) == 1 || x.stride(-1) == 1;
+  };
+  int64_t token_stride = 0;
+  holder = x;
+  if (!flattens(token_stride)) {
+    holder = x.contiguous();
+    token_stride = 1;
+    for (int64_t d = lead; d < holder.dim(); ++d) token_stride *= holder.size(d);
+  }
+  return {.data = holder.const_data_ptr(),
+          .token_stride = token_stride,
+          .step_stride = trailing == 3 ? holder.stride(-3) : 0,
+          .head_stride = holder.stride(-2)};
+}
+
+}  // namespace prism

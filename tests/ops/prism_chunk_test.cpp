@@ -1,0 +1,447 @@
+#include "prism/ops/prism_chunk.h"
+
+#include <ATen/ATen.h>
+#include <ATen/Parallel.h>
+#include <c10/core/GradMode.h>
+#include <c10/core/InferenceMode.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+#include <torch/csrc/autograd/autograd.h>
+
+#include "ops/chunk_cases.h"
+#include "prism/core/error.h"
+
+namespace prism::test {
+namespace {
+
+using at::Tensor;
+
+constexpr Implementation kImplementations[] = {Implementation::kFused, Implementation::kComposed};
+
+class EveryChunkCase : public testing::TestWithParam<ChunkCase> {
+ protected:
+  const ChunkTensors tensors_ = make_tensors(GetParam());
+  Named reference() const { return outputs_and_gradients(tensors_.to(at::kDouble), token_loop); }
+};
+
+std::string case_name(const testing::TestParamInfo<ChunkCase>& info) {
+  std::string name;
+  for (const char c : info.param.name) name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
+  return name;
+}
+
+INSTANTIATE_TEST_SUITE_P(PrismChunk, EveryChunkCase, testing::ValuesIn(chunk_cases()), case_name);
+
+TEST_P(EveryChunkCase, OutputsAndGradientsAreTheTokenLoops) {
+  const Named expected = reference();
+  for (const Implementation implementation : kImplementations)
+    for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16})
+      expect_close(outputs_and_gradients(tensors_.to(type), with(implementation)), expected, type,
+                   fmt::format("{} {}", implementation_name(implementation), c10::toString(type)));
+  expect_close(outputs_and_gradients(tensors_.to(at::kHalf), with(Implementation::kAuto)), expected,
+               at::kBFloat16, "auto Half");
+}
+
+TEST_P(EveryChunkCase, TheReferenceIsTheTokenLoop) {
+  const c10::NoGradGuard no_grad;
+  const PrismChunkResult expected = token_loop(tensors_.args());
+  const PrismChunkResult found = with(Implementation::kReference)(tensors_.args());
+  expect_close({{"o", found.o}, {"final_state", found.final_state}},
+               {{"o", expected.o}, {"final_state", expected.final_state}}, at::kDouble, "reference");
+}
+
+TEST_P(EveryChunkCase, RepeatsAreBitEqual) {
+  for (const Implementation implementation : kImplementations)
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+      const ChunkTensors x = tensors_.to(type);
+      expect_same_bits(outputs_and_gradients(x, with(implementation)),
+                       outputs_and_gradients(x, with(implementation)), implementation_name(implementation));
+    }
+}
+
+TEST_P(EveryChunkCase, ThreadsDoNotChangeBits) {
+  const int threads = at::get_num_threads();
+  for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    const ChunkTensors x = tensors_.to(type);
+    at::set_num_threads(1);
+    const Named one = outputs_and_gradients(x, with(Implementation::kFused));
+    at::set_num_threads(3);
+    expect_same_bits(one, outputs_and_gradients(x, with(Implementation::kFused)), c10::toString(type));
+    at::set_num_threads(threads);
+  }
+}
+
+TEST_P(EveryChunkCase, StridedInputsGiveTheSameBits) {
+  // Every other row of a buffer twice as wide: no dimension but the last is contiguous, rows and tokens
+  // flatten.
+  const auto strided = [](const Tensor& x) {
+    if (!x.defined()) return x;
+    const Tensor wide = at::full_like(x.unsqueeze(2).expand({-1, -1, 2, -1, -1}).contiguous(), 1e30);
+    wide.select(2, 1).copy_(x);
+    return wide.select(2, 1);
+  };
+  const auto strided_heads = [](const Tensor& x) {  // [B,T,L,H,W] with L and H swapped in memory
+    return x.transpose(2, 3).contiguous().transpose(2, 3);
+  };
+  const auto transposed_rows = [](const Tensor& x) { return x.transpose(0, 1).contiguous().transpose(0, 1); };
+  for (const Implementation implementation : kImplementations) {
+    const ChunkTensors plain = tensors_.to(at::kFloat);
+    ChunkTensors x = plain;
+    x.q = strided(plain.q);
+    x.erase_read = strided(plain.erase_read);
+    x.k = strided_heads(plain.k);
+    x.w = transposed_rows(plain.w);
+    x.b = at::stack({plain.b, plain.b + 1}, 2).select(2, 0);
+    x.g = plain.g.transpose(1, 2).contiguous().transpose(1, 2);
+    x.up_o = strided_heads(plain.up_o.unsqueeze(2)).squeeze(2);
+    expect_same_bits(outputs_and_gradients(x, with(implementation)),
+                     outputs_and_gradients(plain, with(implementation)), implementation_name(implementation));
+  }
+}
+
+TEST_P(EveryChunkCase, StepsAreTheChunkForm) {
+  if (GetParam().packed()) return;
+  const c10::NoGradGuard no_grad;
+  for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
+    const ChunkTensors x = tensors_.to(type);
+    const PrismChunkResult chunked = token_loop(tensors_.args());
+    Tensor state = x.initial_state.defined() ? x.initial_state.clone() : at::zeros_like(x.up_final_state);
+    std::vector<Tensor> o;
+    for (int64_t t = 0; t < x.q.size(1); ++t)
+      o.push_back(prism_step(
+          x.q.select(1, t), x.k.select(1, t), x.w.select(1, t), x.b.select(1, t), x.g.select(1, t), state,
+          x.erase_read.defined() ? std::optional(x.erase_read.select(1, t)) : std::nullopt));
+    expect_close({{"o", at::stack(o, 1)}, {"final_state", state}},
+                 {{"o", chunked.o}, {"final_state", chunked.final_state}},
+                 type == at::kHalf ? at::kBFloat16 : type, c10::toString(type));
+  }
+}
+
+TEST_P(EveryChunkCase, SplittingTokensCarriesTheState) {
+  if (GetParam().packed()) return;
+  const c10::NoGradGuard no_grad;
+  const PrismChunkResult whole = token_loop(tensors_.args());
+  const int64_t T = GetParam().T;
+  for (const Implementation implementation : kImplementations) {
+    for (const int64_t cut : {int64_t{0}, int64_t{1}, T / 3, T / 2, T - 1, T}) {
+      const auto part = [&](int64_t begin, int64_t end, const Tensor& state) {
+        PrismChunkArgs args = tensors_.args();
+        for (Tensor* x : {&args.q, &args.k, &args.w, &args.b, &args.g}) *x = x->slice(1, begin, end);
+        if (args.erase_read) args.erase_read = args.erase_read->slice(1, begin, end);
+        args.initial_state = state.defined() ? std::optional(state) : std::nullopt;
+        return with(implementation)(args);
+      };
+      const PrismChunkResult first = part(0, cut, tensors_.initial_state),
+                             second = part(cut, T, first.final_state);
+      expect_close({{"o", at::cat({first.o, second.o}, 1)}, {"final_state", second.final_state}},
+                   {{"o", whole.o}, {"final_state", whole.final_state}}, at::kDouble,
+                   fmt::format("cut {}", cut));
+    }
+  }
+}
+
+TEST_P(EveryChunkCase, EachOutputAloneHasItsGradient) {
+  const ChunkTensors x = tensors_.to(at::kDouble);
+  const auto gradients = [&](const ChunkFunction& function, bool of_o) {
+    for (const auto& [name, leaf] : x.leaves()) leaf.requires_grad_();
+    const PrismChunkResult result = function(x.args());
+    std::vector<Tensor> inputs;
+    for (const auto& [name, leaf] : x.leaves()) inputs.push_back(leaf);
+    Named named;
+    const auto found = torch::autograd::grad({of_o ? result.o : result.final_state}, inputs,
+                                             {of_o ? x.up_o : x.up_final_state}, false, false, true);
+    for (size_t i = 0; i < inputs.size(); ++i)
+      named.emplace_back("d_" + x.leaves()[i].first,
+                         found[i].defined() ? found[i] : at::zeros_like(inputs[i]));
+    return named;
+  };
+  for (const Implementation implementation : kImplementations)
+    for (const bool of_o : {true, false})
+      expect_close(gradients(with(implementation), of_o), gradients(token_loop, of_o), at::kDouble,
+                   fmt::format("{} {}", implementation_name(implementation), of_o ? "o" : "final_state"));
+}
+
+TEST(PrismChunk, EveryChunkLengthIsExact) {
+  for (const char* name : {"rank 3", "gates from 0 to -20", "identical keys, b 2", "packed with empty"}) {
+    const ChunkTensors x = make_tensors(chunk_case(name));
+    const Named expected = outputs_and_gradients(x, token_loop);
+    for (const Implementation implementation : kImplementations)
+      for (int64_t chunk = 1; chunk <= 80; chunk += chunk < 20 ? 1 : 9)
+        expect_close(outputs_and_gradients(x, with(implementation, chunk)), expected, at::kDouble,
+                     fmt::format("{}, {} chunk {}", name, implementation_name(implementation), chunk));
+  }
+}
+
+TEST(PrismChunk, ARowDoesNotSeeItsNeighbours) {
+  const ChunkCase& c = chunk_case("widths of 32");
+  for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16}) {
+    const ChunkTensors x = make_tensors(c).to(type);
+    const Named batch = outputs_and_gradients(x, with(Implementation::kFused));
+    for (int64_t row = 0; row < c.B; ++row) {
+      const auto alone = [&](const Tensor& t) { return t.defined() ? t.slice(0, row, row + 1).clone() : t; };
+      const ChunkTensors one{alone(x.q),
+                             alone(x.k),
+                             alone(x.w),
+                             alone(x.b),
+                             alone(x.g),
+                             alone(x.erase_read),
+                             alone(x.initial_state),
+                             {},
+                             alone(x.up_o),
+                             alone(x.up_final_state)};
+      Named rows;
+      for (const auto& [name, tensor] : batch) rows.emplace_back(name, tensor.slice(0, row, row + 1));
+      expect_same_bits(outputs_and_gradients(one, with(Implementation::kFused)), rows, c10::toString(type));
+    }
+  }
+}
+
+TEST(PrismChunk, PackedSequencesAreTheSeparateCalls) {
+  const ChunkCase& c = chunk_case("packed with empty");
+  const ChunkTensors x = make_tensors(c).to(at::kFloat);
+  const c10::NoGradGuard no_grad;
+  const PrismChunkResult packed = with(Implementation::kFused)(x.args());
+  int64_t begin = 0;
+  for (size_t n = 0; n < c.lengths.size(); ++n) {
+    const int64_t end = begin + c.lengths[n];
+    PrismChunkArgs args = x.args();
+    for (Tensor* t : {&args.q, &args.k, &args.w, &args.b, &args.g}) *t = t->slice(1, begin, end);
+    args.cu_seqlens.reset();
+    args.initial_state = x.initial_state.slice(0, n, n + 1);
+    const PrismChunkResult alone = with(Implementation::kFused)(args);
+    EXPECT_TRUE(at::equal(alone.o, packed.o.slice(1, begin, end))) << n;
+    EXPECT_TRUE(at::equal(alone.final_state, packed.final_state.slice(0, n, n + 1))) << n;
+    begin = end;
+  }
+}
+
+TEST(PrismChunk, EmptyCalls) {
+  for (const Implementation implementation : kImplementations) {
+    for (const auto& [B, T] : {std::pair<int64_t, int64_t>{0, 5}, {2, 0}, {0, 0}}) {
+      ChunkTensors x = make_tensors({.name = "", .B = B, .T = T, .L = 2});
+      const Named found = outputs_and_gradients(x, with(implementation));
+      EXPECT_EQ(found[0].second.sizes(), (std::vector<int64_t>{B, T, 2, 6}));
+      EXPECT_TRUE(at::equal(found[1].second, x.initial_state));
+      EXPECT_TRUE(at::equal(found.back().second, x.up_final_state));
+    }
+    const ChunkTensors none = make_tensors({.name = "", .L = 2, .lengths = {0, 0}});
+    const Named found = outputs_and_gradients(none, with(implementation));
+    EXPECT_TRUE(at::equal(found[1].second, none.initial_state));
+    EXPECT_TRUE(at::equal(found.back().second, none.up_final_state));
+  }
+}
+
+TEST(PrismChunk, FinalStateOnlyWhenAskedFor) {
+  PrismChunkArgs args = make_tensors(chunk_case("rank 3")).args();
+  args.return_final_state = false;
+  EXPECT_FALSE(prism_chunk(args).final_state.defined());
+}
+
+TEST(PrismChunk, ScaleAndInt32OffsetsAndInferenceMode) {
+  const c10::InferenceMode inference;
+  PrismChunkArgs args = make_tensors(chunk_case("packed with empty")).args();
+  const Tensor o = prism_chunk(args).o;
+  args.scale = 1.0;
+  args.cu_seqlens = args.cu_seqlens->to(at::kInt);
+  EXPECT_LE(relative_error(prism_chunk(args).o, o * std::sqrt(8.0)), 1e-14);
+}
+
+TEST(PrismChunk, InputsWithoutGradientGetNone) {
+  const ChunkTensors x = make_tensors(chunk_case("rank 3"));
+  for (const Implementation implementation : kImplementations) {
+    x.w.requires_grad_();
+    const PrismChunkResult result = with(implementation)(x.args());
+    const Tensor dw = torch::autograd::grad({result.o}, {x.w}, {x.up_o})[0];
+    EXPECT_EQ(dw.sizes(), x.w.sizes());
+    EXPECT_FALSE(x.q.grad().defined());
+    x.w.requires_grad_(false);
+  }
+}
+
+TEST(PrismChunk, GradientsAreFiniteDifferences) {
+  const ChunkCase c{.name = "", .B = 1, .T = 7, .L = 2, .H = 2, .Hk = 1, .K = 3, .V = 2, .erase_read = true};
+  const ChunkTensors x = make_tensors(c);
+  const auto loss = [&] {
+    const c10::NoGradGuard no_grad;
+    const PrismChunkResult result = with(Implementation::kFused, 4)(x.args());
+    return ((result.o * x.up_o).sum() + (result.final_state * x.up_final_state).sum()).item<double>();
+  };
+  const Named composed = outputs_and_gradients(x, with(Implementation::kComposed, 3));
+  size_t index = 2;
+  for (const auto& [name, leaf] : x.leaves()) {
+    const Tensor gradient = composed[index++].second.contiguous();
+    Tensor numeric = at::empty_like(gradient);
+    double* value = leaf.mutable_data_ptr<double>();
+    for (int64_t i = 0; i < leaf.numel(); ++i) {
+      const double old = value[i], h = 1e-6;
+      value[i] = old + h;
+      const double up = loss();
+      value[i] = old - h;
+      numeric.mutable_data_ptr<double>()[i] = (up - loss()) / (2 * h);
+      value[i] = old;
+    }
+    EXPECT_LE(relative_error(gradient, numeric), 1e-7) << name;
+  }
+}
+
+TEST(PrismChunk, ASecondDerivativeIsAnError) {
+  const ChunkTensors x = make_tensors(chunk_case("rank 3"));
+  x.q.requires_grad_();
+  const Tensor o = prism_chunk(x.args()).o;
+  const Tensor dq = torch::autograd::grad({o.square().sum()}, {x.q}, {}, true, /*create_graph=*/true)[0];
+  EXPECT_THAT([&] { torch::autograd::grad({dq.square().sum()}, {x.q}); },
+              testing::ThrowsMessage<std::exception>(testing::HasSubstr("second derivative")));
+}
+
+// Equivalences of design page mixers.md, section 21.
+
+TEST(PrismChunk, WithoutEraseAndGateItIsLinearAttention) {
+  ChunkTensors x = make_tensors({.name = "", .T = 45, .erase = Erase::kZero, .initial_state = false});
+  x.g.zero_();
+  const Tensor q = x.q.transpose(1, 2), k = x.k.select(2, 0).transpose(1, 2),
+               v = x.w.select(2, 0).transpose(1, 2);
+  const Tensor expected = at::matmul(at::matmul(q, k.transpose(2, 3)).tril(), v).transpose(1, 2);
+  for (const Implementation implementation : kImplementations) {
+    PrismChunkArgs args = x.args();
+    args.scale = 1.0;
+    EXPECT_LE(relative_error(with(implementation)(args).o, expected), 1e-13);
+  }
+}
+
+TEST(PrismChunk, WithoutEraseStepsAreTokensOfTheirOwn) {
+  const ChunkTensors x =
+      make_tensors({.name = "", .T = 33, .L = 3, .gates = Gates::kMixed, .erase = Erase::kZero});
+  const PrismChunkResult stepped = prism_chunk(x.args());
+  PrismChunkArgs args = x.args();
+  args.k = x.k.flatten(1, 2).unsqueeze(2);
+  args.w = x.w.flatten(1, 2).unsqueeze(2);
+  args.b = x.b.repeat_interleave(3, 1);
+  args.g = at::stack({x.g, at::zeros_like(x.g), at::zeros_like(x.g)}, 2).flatten(1, 2);
+  args.q = x.q.repeat_interleave(3, 1);
+  const PrismChunkResult interleaved = prism_chunk(args);
+  EXPECT_LE(relative_error(interleaved.o.slice(1, 2, {}, 3), stepped.o), 1e-13);
+  EXPECT_LE(relative_error(interleaved.final_state, stepped.final_state), 1e-13);
+}
+
+TEST(PrismChunk, ItIsCombaOnInterleavedTokens) {
+  // Sub-token 1: gate, erase with b k_1, write w_1; sub-tokens l > 1: no gate, no erase, write w_l.
+  const ChunkTensors x = make_tensors(chunk_case("gates from 0 to -20"));
+  const int64_t L = x.k.size(2);
+  const PrismChunkResult stepped = prism_chunk(x.args());
+  PrismChunkArgs args = x.args();
+  const auto first_only = [&](const Tensor& t) {
+    std::vector<Tensor> parts(L, at::zeros_like(t));
+    parts[0] = t;
+    return at::stack(parts, 2).flatten(1, 2);
+  };
+  args.k = x.k.flatten(1, 2).unsqueeze(2);
+  args.w = x.w.flatten(1, 2).unsqueeze(2);
+  args.b = at::ones_like(x.b).repeat_interleave(L, 1);
+  args.g = first_only(x.g);
+  args.erase_read = first_only(x.k.select(2, 0) * x.b.unsqueeze(-1));
+  args.q = x.q.repeat_interleave(L, 1);
+  const PrismChunkResult interleaved = prism_chunk(args);
+  EXPECT_LE(relative_error(interleaved.o.slice(1, L - 1, {}, L), stepped.o), 1e-13);
+  EXPECT_LE(relative_error(interleaved.final_state, stepped.final_state), 1e-13);
+}
+
+// Errors.
+
+struct WrongCall {
+  const char* expected;
+  std::function<void(PrismChunkArgs&)> spoil;
+};
+
+TEST(PrismChunk, ErrorsNameTheTensorAndWhatWasExpected) {
+  const std::vector<WrongCall> wrong = {
+      {"prism_chunk: q is undefined", [](auto& a) { a.q = Tensor(); }},
+      {"prism_chunk: q has 3 dimensions, expected [B,T,Hk,K] (q [2,9,2])",
+       [](auto& a) { a.q = a.q.select(3, 0); }},
+      {"prism_chunk: k has 5 channels a head but q has 8 (q [2,9,2,8], k [2,9,2,2,5]",
+       [](auto& a) { a.k = a.k.slice(4, 0, 5); }},
+      {"k has 1 heads but q has 2", [](auto& a) { a.k = a.k.slice(3, 0, 1); }},
+      {"w has 1 steps but k has 2", [](auto& a) { a.w = a.w.slice(2, 0, 1); }},
+      {"w has 8 tokens but q has 9", [](auto& a) { a.w = a.w.slice(1, 1); }},
+      {"b has 1 rows but q has 2", [](auto& a) { a.b = a.b.slice(0, 1); }},
+      {"g has 1 heads but w has 2", [](auto& a) { a.g = a.g.slice(2, 1); }},
+      {"the heads of w must be a multiple", [](auto& a) { a.w = a.w.slice(3, 0, 1); }},
+      {"k is Float, expected Double as q", [](auto& a) { a.k = a.k.to(at::kFloat); }},
+      {"b is Float, expected Double beside q of Double", [](auto& a) { a.b = a.b.to(at::kFloat); }},
+      {"q is Int, expected Double, Float, BFloat16 or Half", [](auto& a) { a.q = a.q.to(at::kInt); }},
+      {"erase_read has 1 heads but q has 2", [](auto& a) { a.erase_read = a.q.slice(2, 0, 1); }},
+      {"initial_state has 7 key channels a head but q has 8",
+       [](auto& a) { a.initial_state = a.initial_state->slice(2, 0, 7); }},
+      {"initial_state has 1 sequences but the call has 2",
+       [](auto& a) { a.initial_state = a.initial_state->slice(0, 0, 1); }},
+      {"initial_state is Float, expected Double",
+       [](auto& a) { a.initial_state = a.initial_state->to(at::kFloat); }},
+      {"packed sequences (cu_seqlens) need one row",
+       [](auto& a) {
+         a.cu_seqlens = at::tensor({0, 9}, at::kLong);
+       }},
+      {"cu_seqlens is Float, expected Long",
+       [](auto& a) {
+         a.cu_seqlens = at::tensor({0, 9}, at::kFloat);
+       }},
+      {"chunk is -1", [](auto& a) { a.chunk = -1; }},
+      {"steps, heads and head widths must be at least 1",
+       [](auto& a) { a.k = a.k.slice(2, 0, 0), a.w = a.w.slice(2, 0, 0); }},
+  };
+  for (const WrongCall& call : wrong) {
+    PrismChunkArgs args = make_tensors({.name = "", .L = 2}).args();
+    call.spoil(args);
+    EXPECT_THAT([&] { prism_chunk(args); }, testing::ThrowsMessage<Error>(testing::HasSubstr(call.expected)));
+  }
+}
+
+TEST(PrismChunk, OffsetsAreChecked) {
+  const auto error_of = [](std::vector<int64_t> offsets) {
+    PrismChunkArgs args = make_tensors({.name = "", .lengths = {4, 5}}).args();
+    args.initial_state.reset();
+    args.cu_seqlens = at::tensor(offsets, at::kLong);
+    return [args] { prism_chunk(args); };
+  };
+  EXPECT_THAT(error_of({1, 9}), testing::ThrowsMessage<Error>(testing::HasSubstr("starts at 1")));
+  EXPECT_THAT(error_of({0, 5, 4, 9}), testing::ThrowsMessage<Error>(testing::HasSubstr("falls from 5 to 4")));
+  EXPECT_THAT(error_of({0, 5}),
+              testing::ThrowsMessage<Error>(testing::HasSubstr("ends at 5, but there are 9")));
+}
+
+TEST(PrismChunk, ImplementationsThatCannotServeSaySo) {
+  const ChunkTensors x = make_tensors(chunk_case("rank 3"));
+  const ChunkTensors half = x.to(at::kHalf);
+  EXPECT_THAT([&] { with(Implementation::kFused)(half.args()); },
+              testing::ThrowsMessage<Error>(testing::HasSubstr("no fused kernel for Half")));
+  EXPECT_THAT([&] { outputs_and_gradients(x, with(Implementation::kReference)); },
+              testing::ThrowsMessage<Error>(testing::HasSubstr("reference implementation has no gradient")));
+}
+
+TEST(PrismStep, WrongStatesAndGradientsAreErrors) {
+  const ChunkTensors x = make_tensors(chunk_case("one token"));
+  const auto step = [&](const Tensor& state) {
+    return prism_step(x.q.select(1, 0), x.k.select(1, 0), x.w.select(1, 0), x.b.select(1, 0),
+                      x.g.select(1, 0), state);
+  };
+  EXPECT_THAT([&] { step(x.initial_state.slice(1, 1)); },
+              testing::ThrowsMessage<Error>(testing::HasSubstr("prism_step: state has 1 heads but w has 2")));
+  x.q.requires_grad_();
+  EXPECT_THAT([&] { step(x.initial_state); },
+              testing::ThrowsMessage<Error>(testing::HasSubstr("not differentiable")));
+}
+
+TEST(PrismStep, StridedStatesAreUpdatedInPlace) {
+  const c10::NoGradGuard no_grad;
+  const ChunkTensors x = make_tensors(chunk_case("one token"));
+  const auto step = [&](const Tensor& state) {
+    return prism_step(x.q.select(1, 0), x.k.select(1, 0), x.w.select(1, 0), x.b.select(1, 0),
+                      x.g.select(1, 0), state);
+  };
+  const Tensor plain = x.initial_state.clone(),
+               strided = x.initial_state.transpose(2, 3).contiguous().transpose(2, 3);
+  EXPECT_TRUE(at::equal(step(plain), step(strided)));
+  EXPECT_TRUE(at::equal(plain, strided));
+  EXPECT_FALSE(at::equal(plain, x.initial_state));
+}
+
+}  // namespace
+}  // namespace prism::test
