@@ -9,35 +9,26 @@
 #include "column_names.h"
 #include "prism/core/error.h"
 #include "prism/core/text.h"
+#include "text_blocks.h"
 #include "timestamp.h"
 
 namespace prism {
 namespace {
 
 constexpr size_t kSampleRecords = 20;
-const std::array<std::string, 5> kSeparators{"\t", ",", ";", "::", "|"};
+const std::array<std::string, 5> kSeparators{"\t", "::", ",", ";", "|"};
 
 struct Record {
   std::string_view text;
   int64_t line;
 };
 
-// End of the record at `begin`, without its line break; quoted line breaks stay inside.
-size_t record_end(std::string_view text, size_t begin) {
-  bool inside = false;
-  for (size_t i = begin; i < text.size(); ++i) {
-    if (text[i] == '"') inside = !inside;
-    if (text[i] == '\n' && !inside) return i;
-  }
-  return inside ? std::min(text.find('\n', begin), text.size()) : text.size();
-}
-
 // The first whole records with content.
 std::vector<Record> sample(std::string_view head, bool quoting) {
   std::vector<Record> records;
   int64_t line = 1;
   for (size_t begin = 0; begin < head.size() && records.size() < kSampleRecords;) {
-    const size_t end = quoting ? record_end(head, begin) : std::min(head.find('\n', begin), head.size());
+    const size_t end = record_end(head, begin, quoting);
     std::string_view text = head.substr(begin, end - begin);
     if (text.ends_with('\r')) text.remove_suffix(1);
     if (!is_blank(text)) records.push_back({text, line});
@@ -80,7 +71,8 @@ std::string given_separator(const std::string& name) {
   return name;
 }
 
-// The separator that occurs equally often in the first records; " " when there is none.
+// The separator that occurs equally often in the first records, most often where there are several; " " when
+// there is none. Tabs and "::" hardly occur within fields, so they win.
 std::string detect_separator(const std::vector<Record>& records) {
   std::string best = " ";
   size_t best_fields = 1;
@@ -90,6 +82,7 @@ std::string detect_separator(const std::vector<Record>& records) {
       return split_record(record.text, separator, true).size() == fields;
     });
     if (even && fields > best_fields) best_fields = fields, best = separator;
+    if (best == "\t" || best == "::") return best;
   }
   if (best != " ") return best;
   // Ragged lines: the header's own separator, so that the parser can name the odd line.
@@ -210,6 +203,11 @@ bool is_plain_text(const std::vector<Record>& records, const std::string& separa
   return first.size() == 2 ? has_number(first) : !even;
 }
 
+void check_no_nul(std::string_view head, const std::string& file) {
+  if (const size_t nul = head.find('\0'); nul != head.npos)
+    fail("{} line {}{}", file, with_commas(line_at(head, nul) + 1), kNulMessage);
+}
+
 Layout plain_layout(LogFormat format) {
   Layout layout;
   layout.format = format;
@@ -235,6 +233,17 @@ int& Layout::position(Role role) {
     default:
       return title;
   }
+}
+
+size_t record_end(std::string_view text, size_t begin, bool quoting) {
+  const size_t newline = std::min(text.find('\n', begin), text.size());
+  if (!quoting) return newline;
+  bool inside = false;
+  for (size_t i = begin; i < text.size(); ++i) {
+    if (text[i] == '"') inside = !inside;
+    if (text[i] == '\n' && !inside) return i;
+  }
+  return inside ? newline : text.size();
 }
 
 bool is_blank(std::string_view line) { return line.find_first_not_of(" \t\r") == line.npos; }
@@ -275,6 +284,7 @@ std::vector<std::string> split_record(std::string_view record, const std::string
 }
 
 Layout find_layout(std::string_view head, const std::string& file, const DataConfig& config) {
+  check_no_nul(head, file);
   check(head.find('\n') != head.npos || head.find('\r') == head.npos || head.find('\r') + 1 == head.size(),
         "{}: lines end in CR alone (old Mac style); convert them to LF first", file);
   if (config.format == LogFormat::kPairs || config.format == LogFormat::kSequences)
@@ -310,6 +320,7 @@ Layout find_layout(std::string_view head, const std::string& file, const DataCon
 }
 
 Layout find_title_layout(std::string_view head, const std::string& file, const DataConfig& config) {
+  check_no_nul(head, file);
   const std::vector<Record> records = sample(head, true);
   check(!records.empty(), "{} is empty: no line with content", file);
   Layout layout;

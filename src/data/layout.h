@@ -39,6 +39,10 @@ std::string separator_name(const std::string& separator);
 /// Splits one record; removes quotes where `quoting`, and the CR of a CR LF line end.
 std::vector<std::string> split_record(std::string_view record, const std::string& separator, bool quoting);
 
+/// End of the record at `begin`, without its line break. With `quoting`, line breaks between quotes belong to
+/// it.
+size_t record_end(std::string_view text, size_t begin, bool quoting);
+
 /// True for a line of blanks only.
 bool is_blank(std::string_view line);
 

@@ -248,8 +248,7 @@ class Parser {
 bool prepare(ParsedBlock& block, const DataConfig& config) {
   if (const size_t nul = block.text.find('\0'); nul != block.text.npos) {
     block.error_line = line_at(block.text, nul);
-    block.error =
-        ": NUL byte; probably a binary or damaged file, or UTF-16 without byte order mark (--encoding utf16)";
+    block.error = kNulMessage;
     return false;
   }
   const Settled settled = settle_encoding(block.text, config.encoding);
@@ -257,8 +256,7 @@ bool prepare(ParsedBlock& block, const DataConfig& config) {
   block.bad_line = settled.bad_line;
   if (settled.encoding != SeenEncoding::kUtf8 || settled.bad_line < 0) return true;
   block.error_line = block.bad_line;
-  block.error = fmt::format(": byte 0x{:02X} is not UTF-8; give --encoding latin1 if the file is ISO-8859-1",
-                            settled.bad_byte);
+  block.error = not_utf8_message(settled.bad_byte);
   return false;
 }
 

@@ -20,15 +20,26 @@
 namespace prism {
 namespace {
 
+constexpr int kStages = 3;       // of Vocabulary::prefetch
+constexpr size_t kDistance = 8;  // rows between them
+
 // Consumes parsed blocks in file order.
 class LogReader {
  public:
-  LogReader(const TextBlocks& text, const Layout& layout, bool automatic, ReadReport& report)
-      : text_(text), layout_(layout), automatic_(automatic), report_(report), log_(layout.time >= 0) {}
+  LogReader(const TextBlocks& text, const Layout& layout, const DataConfig& config, ReadReport& report)
+      : text_(text),
+        layout_(layout),
+        automatic_(config.format == LogFormat::kAuto),
+        guess_encoding_(config.encoding == Encoding::kAuto),
+        report_(report),
+        log_(layout.time >= 0) {}
 
   void consume(const ParsedBlock& block) {
     settle_encoding(block);
-    for (const Row& row : block.rows) add(row);
+    for (size_t i = 0; i < block.rows.size(); ++i) {
+      for (int stage = 0; stage < kStages; ++stage) prefetch(block.rows, i, stage);
+      add(block.rows[i]);
+    }
     if (!block.error.empty())
       fail_at(block.error_line, block.error + (block.time_error ? first_times() : ""));
     if (block.records > 0) {
@@ -49,12 +60,20 @@ class LogReader {
     check(log_.size() > 0, "{}: none of the {} rows was selected by min_rating and events", text_.name(),
           with_commas(report_.rows));
     if (!layout_.table()) finish_plain_text();
-    if (encoding_ == SeenEncoding::kUtf8) report_.encoding = "UTF-8";
-    if (encoding_ == SeenEncoding::kLatin1) report_.encoding = "Latin-1";
+    finish_encoding();
     return log_.group();
   }
 
  private:
+  // The two look-ups of a row take most of the time of reading; done early they cost half (measured with
+  // 200,000 users and 100,000 items).
+  [[gnu::always_inline]] inline void prefetch(const std::vector<Row>& rows, size_t current, int stage) const {
+    const size_t ahead = current + kDistance * static_cast<size_t>(kStages - stage);
+    if (ahead >= rows.size()) return;
+    log_.users.prefetch(rows[ahead].user_hash, stage);
+    log_.items.prefetch(rows[ahead].item_hash, stage);
+  }
+
   void add(const Row& row) {
     if (row.first) {
       const int64_t known = log_.users.size();
@@ -97,6 +116,12 @@ class LogReader {
               "latin1 if the file is ISO-8859-1");
   }
 
+  void finish_encoding() {
+    if (encoding_ != SeenEncoding::kLatin1) return;
+    report_.encoding = "Latin-1";
+    if (guess_encoding_) warn_latin1(text_.name(), report_.first_bad_line);
+  }
+
   void finish_plain_text() {
     const bool repeats = report_.continued_lines > 0;
     if (automatic_ && repeats && fewest_fields_ == most_fields_ && most_fields_ > 2)
@@ -110,7 +135,7 @@ class LogReader {
 
   const TextBlocks& text_;
   const Layout& layout_;
-  bool automatic_;
+  bool automatic_, guess_encoding_;
   ReadReport& report_;
   LogBuilder log_;
   int32_t user_ = -1;
@@ -127,7 +152,8 @@ void describe(const TextBlocks& text, const Layout& layout, ReadReport& report) 
   report.separator = separator_name(layout.separator);
   report.gzip = text.gzip();
   report.header = layout.header;
-  report.encoding = text.utf16() ? "UTF-16" : text.byte_order_mark() ? "UTF-8 with byte order mark" : "ASCII";
+  // ASCII is UTF-8; consume() learns of Latin-1.
+  report.encoding = text.utf16() ? "UTF-16" : text.byte_order_mark() ? "UTF-8 with byte order mark" : "UTF-8";
   report.columns = layout.columns;
   report.user = column(layout.user);
   report.item = column(layout.item);
@@ -159,13 +185,13 @@ void read_blocks(TextBlocks& text, const Layout& layout, const DataConfig& confi
 }  // namespace
 
 Interactions read_interactions(const DataConfig& config, ReadReport& report) {
-  check(!config.file.empty(), "no interactions file given");
+  if (config.file.empty()) usage_error("no interactions file given (--file)");
   report = {};
   TextBlocks text(config.file, config.encoding);
   const Layout layout = find_layout(text.head(), text.name(), config);
   describe(text, layout, report);
   if (layout.quoting) text.set_quoting(layout.separator);
-  LogReader reader(text, layout, config.format == LogFormat::kAuto, report);
+  LogReader reader(text, layout, config, report);
   read_blocks(text, layout, config, reader);
   Interactions log = reader.finish();
   sort_by_time(log, config.ties, report);

@@ -5,6 +5,8 @@
 #include <string_view>
 
 #include "prism/core/error.h"
+#include "prism/core/log.h"
+#include "prism/core/text.h"
 
 namespace prism {
 namespace {
@@ -121,6 +123,15 @@ Settled settle_encoding(std::string& text, Encoding encoding) {
     settled.encoding = SeenEncoding::kLatin1;
   }
   return settled;
+}
+
+void warn_latin1(const std::string& file, int64_t line) {
+  warn("{} line {} is not UTF-8; the file is read as Latin-1 (ISO-8859-1), --encoding latin1 confirms it",
+       file, with_commas(line));
+}
+
+std::string not_utf8_message(unsigned byte) {
+  return fmt::format(": byte 0x{:02X} is not UTF-8; give --encoding latin1 if the file is ISO-8859-1", byte);
 }
 
 }  // namespace prism

@@ -61,4 +61,12 @@ int64_t line_at(std::string_view text, size_t offset);
 /// report: a mixture of UTF-8 and other bytes, or any other bytes under Encoding::kUtf8.
 Settled settle_encoding(std::string& text, Encoding encoding);
 
+/// The warning that a file without byte order mark was taken for Latin-1. `line` counts from 1.
+void warn_latin1(const std::string& file, int64_t line);
+
+/// The messages, after "<file> line <n>", for a NUL byte and for a byte that is not UTF-8.
+inline constexpr std::string_view kNulMessage =
+    ": NUL byte; probably a binary or damaged file, or UTF-16 without byte order mark (--encoding utf16)";
+std::string not_utf8_message(unsigned byte);
+
 }  // namespace prism

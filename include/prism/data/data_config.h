@@ -94,7 +94,8 @@ struct DataConfig {
       Field{"duplicates", &DataConfig::duplicates, Any{}, "",
             "rows with equal user, item and timestamp: keep all or drop_exact to keep the first"},
       Field{"titles", &DataConfig::titles, Any{}, "",
-            "item titles: .item, movies.dat with \"::\", CSV or TSV"},
+            "item titles: .item, movies.dat with \"::\", CSV or TSV; empty: X.item beside X.inter if it "
+            "exists; none"},
       Field{"titles_map", &DataConfig::titles_map, Any{}, "",
             "lines \"item title_id\" where the titles file has other item ids"},
       Field{"split", &DataConfig::split, Any{}, "",
