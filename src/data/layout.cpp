@@ -107,7 +107,7 @@ std::string header_text(const Record& record) { return shortened(record.text, 80
                                  const std::string& separator) {
   fail(
       "{} line {}: \"{}\" looks like data, not like a header ({}-separated); for a file without header use "
-      "--header off, "
+      "--no-header, "
       "with --columns user,item,timestamp or whatever its columns are",
       file, with_commas(record.line), header_text(record), separator_name(separator));
 }
@@ -182,7 +182,7 @@ std::string header_place(const Layout& layout, const std::string& file) {
 // Whether the first record is a header; errors when it cannot be and nothing was said.
 bool find_header(const Record& first, const std::string& file, const DataConfig& config,
                  const std::string& separator) {
-  if (config.header != HeaderRule::kAuto) return config.header == HeaderRule::kOn;
+  if (!config.header) return false;
   const std::vector<std::string> fields = split_record(first.text, separator, true);
   if (is_typed_header(fields) || names_user_and_item(fields, config)) return true;
   if (has_number(fields)) fail_no_header(first, file, separator);
@@ -192,7 +192,7 @@ bool find_header(const Record& first, const std::string& file, const DataConfig&
 // Tables with tabs or blanks and without header may be plain text.
 bool is_plain_text(const std::vector<Record>& records, const std::string& separator,
                    const DataConfig& config) {
-  if (config.header != HeaderRule::kAuto || !config.columns.empty()) return false;
+  if (!config.header || !config.columns.empty()) return false;
   const std::vector<std::string> first = split_record(records.front().text, separator, true);
   if (is_typed_header(first) || names_user_and_item(first, config)) return false;
   if (separator == " ") return true;

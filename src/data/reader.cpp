@@ -128,7 +128,7 @@ class LogReader {
       fail(
           "{}: every line has {} fields and users return on later lines, so this looks like a table without "
           "header; "
-          "give --header off --separator space and --columns, or --format sequences if the fields are items",
+          "give --no-header --separator space and --columns, or --format sequences if the fields are items",
           text_.name(), most_fields_);
     report_.format = most_fields_ == 2 && repeats ? "pairs" : "sequences";
   }

@@ -74,13 +74,13 @@ const std::vector<BadInput> kCases = {
      "user_id,item_id\nu,caf\xC3\xA9\nu,caf\xE9\n",
      {"line 3", "--encoding latin1"}},
     {"CR line ends", "user_id,item_id\ru,a\ru,b\r", {"CR alone"}},
-    {"headerless semicolons", "1;2;3\n1;3;4\n", {"line 1", "\"1;2;3\"", "semicolon", "--header off"}},
-    {"movies style without header", "1::10::5::978300760\n1::11::4::978300761\n", {"line 1", "--header off"}},
+    {"headerless semicolons", "1;2;3\n1;3;4\n", {"line 1", "\"1;2;3\"", "semicolon", "--no-header"}},
+    {"movies style without header", "1::10::5::978300760\n1::11::4::978300761\n", {"line 1", "--no-header"}},
     {"wrong number of --columns",
      "1,2,3\n",
      {"line 1", "3 columns", "--columns names 2"},
      [](DataConfig& config) {
-       config.header = HeaderRule::kOff;
+       config.header = false;
        config.columns = {"user", "item"};
      }},
     {"rating is no number",
@@ -107,7 +107,7 @@ const std::vector<BadInput> kCases = {
      "log.txt"},
     {"table of blanks without header",
      "1 10 1612137600\n1 11 1612137601\n2 10 1612137602\n",
-     {"every line has 3 fields", "--header off", "--format sequences"},
+     {"every line has 3 fields", "--no-header", "--format sequences"},
      [](DataConfig&) {},
      "log.txt"},
     {"three fields as pairs",

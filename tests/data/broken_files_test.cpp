@@ -78,9 +78,9 @@ TEST_F(BrokenFiles, ReportsWhatWasUnusual) {
 TEST_F(BrokenFiles, HeaderlessTableNamesTheOption) {
   const DataConfig settings = config("05_no_header.csv");
   EXPECT_THAT(read_error(settings), AllOf(HasSubstr("line 1"), HasSubstr("1,1,10"),
-                                          HasSubstr("looks like data"), HasSubstr("--header off")));
+                                          HasSubstr("looks like data"), HasSubstr("--no-header")));
   DataConfig with_option = settings;
-  with_option.header = HeaderRule::kOff;
+  with_option.header = false;
   expect_as_expected(with_option, "05_no_header.csv");
   const Interactions log = read(with_option);
   EXPECT_EQ(log.items.name(log.history(log.users.find("1"))[0]), "1");

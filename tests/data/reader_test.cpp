@@ -84,13 +84,12 @@ TEST(Reader, ColumnsByNameByPositionAndWithoutHeader) {
   const std::string bare = "2,u1,b\n1,u1,a\n";
   EXPECT_THAT(ids(read_text(bare,
                             [](DataConfig& c) {
-                              c.header = HeaderRule::kOff, c.columns = {"time", "user", "item"};
+                              c.header = false, c.columns = {"time", "user", "item"};
                             }),
                   "u1"),
               ElementsAre("a", "b"));
-  EXPECT_THAT(
-      ids(read_text("1::7::5::20\n1::8::5::10\n", [](DataConfig& c) { c.header = HeaderRule::kOff; }), "1"),
-      ElementsAre("8", "7"));
+  EXPECT_THAT(ids(read_text("1::7::5::20\n1::8::5::10\n", [](DataConfig& c) { c.header = false; }), "1"),
+              ElementsAre("8", "7"));
   EXPECT_THAT(ids(read_text(kPlain, [](DataConfig& c) { c.time_column = "none"; }), "u1"),
               ElementsAre("b", "a"));
 }

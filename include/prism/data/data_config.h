@@ -9,7 +9,6 @@
 namespace prism {
 
 enum class LogFormat { kAuto, kInter, kCsv, kPairs, kSequences };
-enum class HeaderRule { kAuto, kOn, kOff };
 enum class Encoding { kAuto, kUtf8, kLatin1, kUtf16 };
 enum class TieRule { kFile, kItem };
 enum class DuplicateRule { kKeep, kDropExact };
@@ -18,10 +17,6 @@ enum class SplitRule { kLeaveOneOut, kTime };
 template <>
 struct EnumNames<LogFormat> {
   static constexpr std::array names{"auto", "inter", "csv", "pairs", "sequences"};
-};
-template <>
-struct EnumNames<HeaderRule> {
-  static constexpr std::array names{"auto", "on", "off"};
 };
 template <>
 struct EnumNames<Encoding> {
@@ -44,7 +39,7 @@ struct EnumNames<SplitRule> {
 struct DataConfig {
   std::string file;
   LogFormat format = LogFormat::kAuto;
-  HeaderRule header = HeaderRule::kAuto;
+  bool header = true;
   std::string separator = "auto";
   Encoding encoding = Encoding::kAuto;
   std::vector<std::string> columns;
@@ -66,7 +61,7 @@ struct DataConfig {
       Field{"format", &DataConfig::format, Any{}, "",
             "inter: RecBole with typed header; csv: a table; pairs: \"user item\" lines; sequences: "
             "\"user item item ...\" lines; auto looks at the file"},
-      Field{"header", &DataConfig::header, Any{}, "", "whether the first line of a table names the columns"},
+      Field{"header", &DataConfig::header, Any{}, "", "the first line of a table names its columns"},
       Field{"separator", &DataConfig::separator, Any{}, "",
             "auto, tab, space, or the separator itself such as \",\" or \"::\""},
       Field{"encoding", &DataConfig::encoding, Any{}, "",
