@@ -8,20 +8,26 @@
 #include <vector>
 
 #include "prism/core/config.h"
+#include "prism/ops/dropout.h"
 #include "prism/ops/packing.h"
 
 namespace prism {
 
-/// What a mixer remembers of its sequences: named tensors whose first dimension is the sequence. An empty
-/// state is the start of a sequence. Positions seen so far are in `length`.
+/// What a mixer remembers of its sequences: named tensors whose first dimension is the sequence, and how many
+/// tokens each sequence has seen. An empty state is the start of every sequence.
 struct MixerState {
   std::map<std::string, at::Tensor> tensors;
-  int64_t length = 0;
+  std::vector<int64_t> lengths;
+
+  bool empty() const { return lengths.empty(); }
+  /// Counts the tokens of `packing` (of activation x) as seen.
+  void advance(const at::Tensor& x, const Packing& packing);
 };
 
 /// A sequence mixer, x [B,T,D] -> y [B,T,D], causal within each sequence of the packing. Some mixers are
-/// whole blocks with their own norms, residuals and FFN (SASRec, HSTU): their registry entry says so. forward
-/// = prefill = token-by-token step, to rounding.
+/// whole blocks with their own norms, residuals, dropout and FFN (SASRec, HSTU): their spec says so. forward
+/// = prefill = token-by-token step, to rounding. Without a state, forward and prefill start every sequence
+/// anew.
 class Mixer : public torch::nn::Module {
  public:
   /// Training and scoring: no state.
@@ -29,10 +35,21 @@ class Mixer : public torch::nn::Module {
   /// The same outputs; `state` (empty at the start of sequences) is continued and holds the state after the
   /// last token.
   virtual at::Tensor prefill(const at::Tensor& x_BTD, const Packing& packing, MixerState& state) = 0;
-  /// One token of each sequence, x [B,D] -> y [B,D]; `state` is updated in place.
+  /// One token of each sequence, x [B,D] -> y [B,D]; `state` (empty at the start) is updated in place. Not
+  /// differentiable.
   virtual at::Tensor step(const at::Tensor& x_BD, MixerState& state) = 0;
   /// Floats of state a sequence after `tokens` tokens.
   virtual int64_t state_size(int64_t tokens) const = 0;
+
+  /// Dropout of whole blocks in training mode; other mixers have none inside.
+  void set_dropout(const Dropout& dropout) { dropout_ = dropout; }
+
+ protected:
+  /// What set_dropout gave; none in evaluation mode.
+  Dropout dropout_now() const { return is_training() ? dropout_ : Dropout{}; }
+
+ private:
+  Dropout dropout_;
 };
 
 /// A mixer's name and settings before it is built: what a recipe or a checkpoint holds.

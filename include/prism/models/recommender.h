@@ -43,7 +43,7 @@ class ModelSpec {
   std::unique_ptr<MixerSpec> mixer;
 };
 
-/// Histories of several users, packed without padding.
+/// Histories of several users, packed without padding (`packing` is always a packed one).
 struct Batch {
   at::Tensor items;  ///< int64 [N], item indices on the model's device
   at::Tensor
@@ -51,10 +51,10 @@ struct Batch {
   Packing packing;
 };
 
-/// State of a batch of users inside the model: one entry a block.
+/// State of a batch of users inside the model: one entry a block, and the items each user has shown so far.
 struct RecommenderState {
   std::vector<MixerState> blocks;
-  int64_t length = 0;
+  std::vector<int64_t> lengths;
 };
 
 /// Item embedding, N blocks, final norm, output tied to the item embedding.
@@ -66,9 +66,11 @@ class Recommender : public torch::nn::Module {
   /// Hidden vectors h [N,D] after each token; the score of item i next is <h, item_vectors()[i]>.
   /// In training mode dropout draws from the stream {seed, "dropout", step} set by set_dropout_step.
   at::Tensor forward(const Batch& batch);
-  /// h [sequences, D] after the last token of each (non-empty) sequence, and the state there.
+  /// h [sequences, D] after the last token of each sequence, and the state there. A state that is not empty
+  /// is continued. Every sequence needs a token.
   at::Tensor prefill(const Batch& batch, RecommenderState& state);
-  /// One more item for each sequence: items [B] (gaps [B] or undefined) -> h [B,D].
+  /// One more item for each sequence: items [B] (gaps [B] or undefined) -> h [B,D]. An empty state starts the
+  /// sequences. Models with learned positions end at max_length: Error beyond it.
   at::Tensor step(const at::Tensor& items, const at::Tensor& gaps, RecommenderState& state);
 
   /// [items, D], the tied item table (with features added, if any).
@@ -76,8 +78,12 @@ class Recommender : public torch::nn::Module {
   void set_dropout_step(int64_t step);
   int64_t items() const;
   const RecommenderConfig& config() const;
+  /// Whether positions are learned, so that no sequence may be longer than max_length.
+  bool has_positions() const;
   /// Optional fixed item features [items, F] (text embeddings), projected and added to the item embedding.
   void set_item_features(const at::Tensor& features_IF);
+  /// Floats of state a user after `tokens` items.
+  int64_t state_size(int64_t tokens) const;
   /// Parameters by part ("item embedding", "block 1 mixer", ...), for the summary.
   std::vector<std::pair<std::string, int64_t>> parameter_counts() const;
 

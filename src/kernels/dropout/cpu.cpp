@@ -1,0 +1,85 @@
+// Counter-based dropout. The hash is C. Wellons' lowbias32 with the seed mixed in before and between its two
+// multiplications; 32-bit words only, so that it vectorises on any x86-64 and ARM.
+#include <algorithm>
+
+#include "prism/kernels/dropout.h"
+
+#if defined(__x86_64__) && defined(__GNUC__) && !defined(__clang__) && !defined(__SANITIZE_THREAD__) && \
+    !defined(__SANITIZE_ADDRESS__)
+#define PRISM_CLONES __attribute__((target_clones("arch=x86-64-v4", "arch=x86-64-v3", "default")))
+#else
+#define PRISM_CLONES
+#endif
+
+namespace prism::kernels {
+namespace {
+
+inline uint32_t hashed(uint32_t i, HashKeys keys) {
+  uint32_t x = i ^ keys.first;
+  x ^= x >> 16;
+  x *= 0x7feb352dU;
+  x += keys.second;
+  x ^= x >> 15;
+  x *= 0x846ca68bU;
+  return x ^ (x >> 16);
+}
+
+PRISM_CLONES void add_span(HashKeys keys, uint32_t threshold, const float* residual, const float* x,
+                           float scale, float* out, uint32_t first, int64_t count) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i)
+    out[i] =
+        residual[i] + (hashed(first + static_cast<uint32_t>(i), keys) >= threshold ? scale * x[i] : 0.0F);
+}
+
+PRISM_CLONES void scale_span(HashKeys keys, uint32_t threshold, const float* x, float scale, float* out,
+                             uint32_t first, int64_t count) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i)
+    out[i] = hashed(first + static_cast<uint32_t>(i), keys) >= threshold ? scale * x[i] : 0.0F;
+}
+
+PRISM_CLONES void mask_span(HashKeys keys, uint32_t threshold, uint8_t* out, uint32_t first, int64_t count) {
+#pragma omp simd
+  for (int64_t i = 0; i < count; ++i)
+    out[i] = hashed(first + static_cast<uint32_t>(i), keys) >= threshold ? 1 : 0;
+}
+
+/// Splits [begin, end) where the high word of the index changes.
+template <class Span>
+void for_spans(uint64_t seed, int64_t begin, int64_t end, const Span& span) {
+  while (begin < end) {
+    const uint64_t high = static_cast<uint64_t>(begin) >> 32;
+    const int64_t stop = std::min<int64_t>(end, static_cast<int64_t>((high + 1) << 32));
+    span(dropout_keys(seed, high), begin, static_cast<uint32_t>(begin), stop - begin);
+    begin = stop;
+  }
+}
+
+}  // namespace
+
+HashKeys dropout_keys(uint64_t seed, uint64_t high) {
+  uint64_t z = seed + (high + 1) * 0x9E3779B97F4A7C15ULL;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+  z ^= z >> 31;
+  return {static_cast<uint32_t>(z), static_cast<uint32_t>(z >> 32)};
+}
+
+void dropout_add(const DropoutMask& mask, const float* residual, const float* x, float scale, float* out,
+                 int64_t begin, int64_t end) {
+  for_spans(mask.seed, begin, end, [&](HashKeys keys, int64_t at, uint32_t first, int64_t count) {
+    if (residual)
+      add_span(keys, mask.threshold, residual + at, x + at, scale, out + at, first, count);
+    else
+      scale_span(keys, mask.threshold, x + at, scale, out + at, first, count);
+  });
+}
+
+void dropout_mask(const DropoutMask& mask, uint8_t* out, int64_t begin, int64_t end) {
+  for_spans(mask.seed, begin, end, [&](HashKeys keys, int64_t at, uint32_t first, int64_t count) {
+    mask_span(keys, mask.threshold, out + at, first, count);
+  });
+}
+
+}  // namespace prism::kernels

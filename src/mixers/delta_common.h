@@ -1,0 +1,38 @@
+#pragma once
+#include <ATen/core/Tensor.h>
+
+#include <cstdint>
+
+#include "prism/mixers/mixer.h"
+
+// What the mixers with a matrix state and a short convolution share.
+namespace prism::delta {
+
+/// Gates and states are fp32 whatever the activations, fp64 with fp64.
+at::Tensor gate_typed(const at::Tensor& x);
+
+/// log a = -exp(A_log) softplus(a + dt_bias); the last dimension is the head.
+at::Tensor mamba_log_decay(const at::Tensor& a, const at::Tensor& A_log, const at::Tensor& dt_bias);
+
+/// The short convolution (with SiLU) of `input`, continuing and replacing state->tensors["conv"] where there
+/// is a state.
+at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
+                    const Packing& packing, MixerState* state);
+
+/// RMSNorm_head(o) SiLU(gate) W_o^T, where an undefined norm or gate weight leaves its part out. o [...,H,V],
+/// x
+/// [...,D].
+at::Tensor gated_output(const at::Tensor& o, const at::Tensor& x, const at::Tensor& gate_weight,
+                        const at::Tensor& norm_weight, const at::Tensor& out_weight);
+
+/// Heads and widths with their defaults filled in (0: as many heads, model width / heads). Usage errors open
+/// with `mixer`.
+struct HeadShape {
+  int64_t heads, key_heads, key_width, value_width;
+};
+HeadShape resolved_heads(HeadShape shape, int64_t width, const char* mixer);
+
+/// Zeros [sequences, shape...] for the start of sequences, in the dtype of states.
+at::Tensor zero_state(int64_t sequences, at::IntArrayRef shape, const at::Tensor& x);
+
+}  // namespace prism::delta

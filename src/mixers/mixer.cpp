@@ -1,0 +1,16 @@
+#include "prism/mixers/mixer.h"
+
+#include "prism/core/error.h"
+
+namespace prism {
+
+void MixerState::advance(const at::Tensor& x, const Packing& packing) {
+  const int64_t sequences = packing.sequences(x);
+  if (lengths.empty()) lengths.assign(sequences, 0);
+  check(static_cast<int64_t>(lengths.size()) == sequences, "mixer state of {} sequences given {} sequences",
+        lengths.size(), sequences);
+  for (int64_t n = 0; n < sequences; ++n)
+    lengths[n] += packing.is_packed() ? packing.offsets()[n + 1] - packing.offsets()[n] : x.size(1);
+}
+
+}  // namespace prism

@@ -1,0 +1,71 @@
+// Every mixer the program knows. Adding one is an include and a line.
+#include <algorithm>
+#include <functional>
+
+#include "prism/core/error.h"
+#include "prism/core/text.h"
+#include "prism/mixers/gated_delta_net.h"
+#include "prism/mixers/mixer.h"
+#include "prism/mixers/prism.h"
+#include "prism/mixers/sasrec_block.h"
+#include "prism/mixers/softmax_attention.h"
+
+namespace prism {
+namespace {
+
+template <class M>
+class Spec final : public MixerSpec {
+ public:
+  void bind(Settings& settings, const std::string& section) override { settings.bind(section, config_); }
+  std::shared_ptr<Mixer> build(int64_t width) const override { return std::make_shared<M>(config_, width); }
+  bool is_whole_block() const override { return M::kWholeBlock; }
+  bool needs_positions() const override { return M::kNeedsPositions; }
+
+ private:
+  typename M::Config config_;
+};
+
+struct Entry {
+  std::string name, summary;
+  std::function<std::unique_ptr<MixerSpec>()> make;
+};
+
+template <class M>
+Entry entry() {
+  return {M::kName, M::kSummary, [] { return std::make_unique<Spec<M>>(); }};
+}
+
+const std::vector<Entry>& entries() {
+  static const std::vector<Entry> all{
+      entry<Prism>(),
+      entry<GatedDeltaNet>(),
+      entry<SoftmaxAttention>(),
+      entry<SasrecBlock>(),
+  };
+  return all;
+}
+
+const Entry& find(const std::string& name) {
+  const auto& all = entries();
+  const auto found = std::find_if(all.begin(), all.end(), [&](const Entry& e) { return e.name == name; });
+  if (found == all.end())
+    usage_error("no mixer is called \"{}\"{}", shortened(name), did_you_mean(name, mixer_names()));
+  return *found;
+}
+
+}  // namespace
+
+const std::vector<std::string>& mixer_names() {
+  static const std::vector<std::string> names = [] {
+    std::vector<std::string> all;
+    for (const Entry& e : entries()) all.push_back(e.name);
+    return all;
+  }();
+  return names;
+}
+
+std::string mixer_summary(const std::string& name) { return find(name).summary; }
+
+std::unique_ptr<MixerSpec> make_mixer_spec(const std::string& name) { return find(name).make(); }
+
+}  // namespace prism

@@ -1,0 +1,134 @@
+#include "prism/ops/norm.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <torch/csrc/autograd/custom_function.h>
+
+#include "kernel_views.h"
+#include "prism/core/error.h"
+#include "prism/kernels/l2norm.h"
+#include "prism/kernels/rms_norm.h"
+
+namespace prism {
+namespace {
+
+using at::Tensor;
+using torch::autograd::AutogradContext;
+using torch::autograd::variable_list;
+
+bool has_kernel(const Tensor& x) {
+  const auto type = x.scalar_type();
+  return x.is_cpu() && (type == at::kFloat || type == at::kDouble || type == at::kBFloat16);
+}
+
+/// Rows of the last dimension, their leading dimensions [N,H] where x has that many.
+struct Rows {
+  explicit Rows(const Tensor& x) : shaped(x.dim() >= 3 ? x : x.unsqueeze(-2)) {
+    view = view_of(shaped, 2, held);
+    heads = shaped.size(-2), width = shaped.size(-1);
+    tokens = shaped.numel() > 0 ? shaped.numel() / (heads * width) : 0;
+  }
+  Rows(const Rows&) = delete;
+  Rows& operator=(const Rows&) = delete;
+
+  Tensor shaped, held;
+  kernels::View view;
+  int64_t tokens, heads, width;
+};
+
+Tensor empty_like_of(const Tensor& x) { return at::empty(x.sizes(), x.options()); }
+
+struct L2Norm : torch::autograd::Function<L2Norm> {
+  static kernels::L2NormShape shape(const Rows& rows, const Tensor& x, double eps) {
+    return {kernel_scalar(x.scalar_type()), rows.tokens, rows.heads, rows.width, eps};
+  }
+  static Tensor forward(AutogradContext* context, const Tensor& x, double eps) {
+    context->save_for_backward({x});
+    context->saved_data["eps"] = eps;
+    const Rows rows(x);
+    Tensor y = empty_like_of(x);
+    kernels::l2norm_forward(shape(rows, x, eps), rows.view, y.mutable_data_ptr());
+    return y;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const Tensor x = context->get_saved_variables()[0];
+    const Rows rows(x), upstream(grads[0]);
+    Tensor dx = empty_like_of(x);
+    kernels::l2norm_backward(shape(rows, x, context->saved_data["eps"].toDouble()), rows.view, upstream.view,
+                             dx.mutable_data_ptr());
+    return {dx, Tensor()};
+  }
+};
+
+/// The gate may be absent.
+struct RmsNorm : torch::autograd::Function<RmsNorm> {
+  struct Inputs {
+    Inputs(const Tensor& x, const Tensor& weight, const Tensor& gate, double eps)
+        : rows(x), gate_rows(gate.defined() ? gate : x) {
+      shape = {kernel_scalar(x.scalar_type()), rows.tokens, rows.heads, rows.width, eps};
+      in = {rows.view, weight.const_data_ptr(), gate.defined() ? gate_rows.view : kernels::View{}};
+    }
+    Rows rows, gate_rows;
+    kernels::RmsNormShape shape;
+    kernels::RmsNormInputs in;
+  };
+  static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
+                        const std::optional<Tensor>& given_gate, double eps) {
+    const Tensor gate = given_gate.value_or(Tensor());
+    context->save_for_backward({x, weight, gate});
+    context->saved_data["eps"] = eps;
+    const Inputs inputs(x, weight, gate, eps);
+    Tensor y = empty_like_of(x);
+    kernels::rms_norm_forward(inputs.shape, inputs.in, y.mutable_data_ptr());
+    return y;
+  }
+  static variable_list backward(AutogradContext* context, const variable_list& grads) {
+    const auto saved = context->get_saved_variables();
+    const Tensor &x = saved[0], &weight = saved[1], &gate = saved[2];
+    const Inputs inputs(x, weight, gate, context->saved_data["eps"].toDouble());
+    const Rows upstream(grads[0]);
+    Tensor dx = empty_like_of(x), dweight = empty_like_of(weight), dgate;
+    if (gate.defined()) dgate = empty_like_of(gate);
+    kernels::rms_norm_backward(inputs.shape, inputs.in, upstream.view,
+                               {.dx = dx.mutable_data_ptr(),
+                                .dweight = dweight.mutable_data_ptr(),
+                                .dgate = gate.defined() ? dgate.mutable_data_ptr() : nullptr});
+    return {dx, dweight, dgate, Tensor()};
+  }
+};
+
+/// The composed forms take sums in at least fp32.
+Tensor widened(const Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
+
+Tensor unit_mean_square(const Tensor& x, double eps) {
+  return x * at::rsqrt(x.square().mean(-1, true) + eps);
+}
+
+void check_weight(const Tensor& x, const Tensor& weight, const char* op) {
+  check(weight.dim() == 1 && weight.size(0) == x.size(-1), "{}: x has {} channels, the weight {}", op,
+        x.size(-1), weight.numel());
+}
+
+}  // namespace
+
+Tensor l2_norm(const Tensor& x, double eps) {
+  if (has_kernel(x)) return L2Norm::apply(x, eps);
+  const Tensor wide = widened(x);
+  return (wide * at::rsqrt(wide.square().sum(-1, true) + eps)).to(x.scalar_type());
+}
+
+Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
+  check_weight(x, weight, "rms_norm");
+  if (has_kernel(x)) return RmsNorm::apply(x, weight.to(x.scalar_type()).contiguous(), std::nullopt, eps);
+  return (unit_mean_square(widened(x), eps) * weight).to(x.scalar_type());
+}
+
+Tensor gated_rms_norm(const Tensor& o, const Tensor& gate, const Tensor& weight, double eps) {
+  check_weight(o, weight, "gated_rms_norm");
+  check(o.sizes() == gate.sizes(), "gated_rms_norm: o has {} elements, the gate {}", o.numel(), gate.numel());
+  if (has_kernel(o) && gate.scalar_type() == o.scalar_type())
+    return RmsNorm::apply(o, weight.to(o.scalar_type()).contiguous(), std::optional<Tensor>(gate), eps);
+  return (unit_mean_square(widened(o), eps) * weight * at::silu(widened(gate))).to(o.scalar_type());
+}
+
+}  // namespace prism

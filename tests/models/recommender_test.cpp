@@ -1,0 +1,169 @@
+#include "prism/models/recommender.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <cmath>
+
+#include "prism/core/error.h"
+#include "prism/models/losses.h"
+
+namespace prism {
+namespace {
+
+struct Settled {
+  explicit Settled(const std::string& mixer, bool time_gaps = false) : spec(mixer) {
+    spec.model.width = 8;
+    spec.model.max_length = 12;
+    spec.model.time_gaps = time_gaps;
+    spec.model.dropout = 0.3;
+  }
+  ModelSpec spec;
+};
+
+Batch random_batch(const std::vector<int64_t>& lengths, int64_t items, bool gaps = false) {
+  const Packing packing = Packing::packed(lengths);
+  at::manual_seed(5);
+  const int64_t tokens = packing.offsets().back();
+  return {at::randint(items, {tokens}, at::kLong),
+          gaps ? at::randint(1000000, {tokens}, at::kLong) : at::Tensor(), packing};
+}
+
+double error(const at::Tensor& a, const at::Tensor& b) {
+  return (a - b).norm().item<double>() / b.norm().item<double>();
+}
+
+class EveryMixer : public ::testing::TestWithParam<std::string> {};
+
+TEST_P(EveryMixer, PrefillAndStepsAreForward) {
+  const at::NoGradGuard no_gradient;
+  Recommender model(Settled(GetParam(), true).spec, 20, 1);
+  model.eval();
+  const Batch batch = random_batch({7, 3, 12}, 20, true);
+  const at::Tensor h = model.forward(batch);
+  ASSERT_EQ(h.sizes(), at::IntArrayRef({22, 8}));
+  RecommenderState state;
+  const at::Tensor last = model.prefill(batch, state);
+  EXPECT_LT(error(last, h.index_select(0, at::tensor({6, 9, 21}, at::kLong))), 1e-5);
+  EXPECT_EQ(state.lengths, (std::vector<int64_t>{7, 3, 12}));
+
+  // The first two sequences once more, all but their last item at once, then that item.
+  RecommenderState begun;
+  const at::Tensor first = at::tensor({0, 1, 2, 3, 4, 5, 7, 8}, at::kLong);
+  model.prefill(
+      {batch.items.index_select(0, first), batch.gaps.index_select(0, first), Packing::packed({6, 2})},
+      begun);
+  const at::Tensor end = at::tensor({6, 9}, at::kLong);
+  const at::Tensor stepped =
+      model.step(batch.items.index_select(0, end), batch.gaps.index_select(0, end), begun);
+  EXPECT_LT(error(stepped, last.narrow(0, 0, 2)), 1e-5);
+
+  RecommenderState empty;
+  at::Tensor y;
+  for (int64_t t = 0; t < 7; ++t)
+    y = model.step(batch.items.narrow(0, t, 1), batch.gaps.narrow(0, t, 1), empty);
+  EXPECT_LT(error(y, last.narrow(0, 0, 1)), 1e-5);
+}
+
+TEST_P(EveryMixer, LearnsASmallLog) {
+  Settled settled(GetParam());
+  settled.spec.model.width = 16;
+  settled.spec.model.dropout = 0;
+  Recommender model(settled.spec, 10, 1);
+  const Batch batch = random_batch({12, 12, 12}, 10);
+  const at::Tensor targets = (batch.items * 3 + 1).remainder(10);
+  double first = 0, last = 0;
+  for (int step = 0; step < 60; ++step) {
+    model.zero_grad();
+    const at::Tensor loss =
+        next_item_loss({}, model.forward(batch), model.item_vectors(), targets, {}, 1, step);
+    loss.backward();
+    const at::NoGradGuard no_gradient;
+    for (auto& parameter : model.parameters()) parameter.sub_(0.3 * parameter.grad());
+    if (step == 0) first = loss.item<double>();
+    last = loss.item<double>();
+  }
+  EXPECT_NEAR(first, std::log(10.0), 0.3);
+  EXPECT_LT(last, 0.5 * first);
+}
+
+INSTANTIATE_TEST_SUITE_P(Mixers, EveryMixer, ::testing::ValuesIn(mixer_names()),
+                         [](const auto& test) { return test.param; });
+
+TEST(Recommender, TheSameSeedGivesTheSameModelAndMasks) {
+  const Batch batch = random_batch({5, 4}, 20);
+  at::manual_seed(99);
+  const at::Tensor before = at::rand({1});
+  at::manual_seed(99);
+  Recommender one(Settled("prism").spec, 20, 1), two(Settled("prism").spec, 20, 1),
+      other(Settled("prism").spec, 20, 2);
+  EXPECT_TRUE(at::equal(at::rand({1}), before)) << "building a model moved the default generator";
+  EXPECT_TRUE(at::equal(one.item_vectors(), two.item_vectors()));
+  EXPECT_FALSE(at::equal(one.item_vectors(), other.item_vectors()));
+  one.set_dropout_step(3);
+  two.set_dropout_step(3);
+  const at::Tensor h = one.forward(batch);
+  EXPECT_TRUE(at::equal(h, two.forward(batch)));
+  two.set_dropout_step(4);
+  EXPECT_FALSE(at::equal(h, two.forward(batch)));
+  one.eval();
+  two.eval();
+  EXPECT_TRUE(at::equal(one.forward(batch), two.forward(batch)));
+}
+
+TEST(Recommender, CountsItsParameters) {
+  ModelSpec spec("prism");
+  spec.model.time_gaps = true;
+  Recommender model(spec, 100, 1);
+  int64_t total = 0, counted = 0;
+  for (const auto& parameter : model.parameters()) total += parameter.numel();
+  std::map<std::string, int64_t> parts;
+  for (const auto& [part, count] : model.parameter_counts()) counted += count, parts[part] = count;
+  EXPECT_EQ(counted, total);
+  EXPECT_EQ(parts["item embedding"], 100 * 64);
+  EXPECT_EQ(parts["gap embedding"], 64 * 64);
+  EXPECT_EQ(parts["block 2 norms and FFN"], 2 * 64 + 2 * 4 * 64 * 64 + 5 * 64);
+  EXPECT_EQ(parts["final norm"], 64);
+}
+
+TEST(Recommender, ItemFeaturesShapeBothEnds) {
+  Recommender model(Settled("prism").spec, 20, 1);
+  model.eval();
+  const Batch batch = random_batch({5}, 20);
+  const at::Tensor plain = model.forward(batch), table = model.item_vectors().clone();
+  model.set_item_features(at::randn({20, 3}));
+  EXPECT_GT(error(model.item_vectors(), table), 1e-2);
+  EXPECT_GT(error(model.forward(batch), plain), 1e-3);
+  model.forward(batch).sum().backward();
+  bool trained = false;
+  for (const auto& own : model.named_parameters())
+    if (own.key() == "feature_weight")
+      trained = own.value().grad().defined() && own.value().grad().norm().item<double>() > 0;
+  EXPECT_TRUE(trained);
+  EXPECT_THROW(model.set_item_features(at::randn({19, 3})), Error);
+}
+
+TEST(Recommender, PositionsEndAtTheWindow) {
+  Recommender model(Settled("sasrec_block").spec, 20, 1);
+  EXPECT_TRUE(model.has_positions());
+  model.eval();
+  RecommenderState state;
+  const Batch batch = random_batch({12}, 20);
+  model.prefill(batch, state);
+  EXPECT_THROW(model.step(batch.items.narrow(0, 0, 1), {}, state), Error);
+  EXPECT_THROW(model.forward(random_batch({13}, 20)), Error);
+  Recommender prism(Settled("prism").spec, 20, 1);
+  EXPECT_FALSE(prism.has_positions());
+  EXPECT_EQ(prism.forward(random_batch({40}, 20)).size(0), 40);
+}
+
+TEST(Recommender, AnEmptySequenceHasNoLastItem) {
+  Recommender model(Settled("prism").spec, 20, 1);
+  RecommenderState state;
+  EXPECT_THROW(model.prefill(random_batch({3, 0}, 20), state), Error);
+}
+
+}  // namespace
+}  // namespace prism
