@@ -24,10 +24,10 @@ struct LossAndGradients {
   at::Tensor loss, d_h, d_items;
 };
 
-/// Positions whose scores fit in a few MiB.
-int64_t block_of(int64_t scores_a_position) {
-  constexpr int64_t kScores = int64_t{1} << 20;
-  return std::max<int64_t>(kScores / scores_a_position, 16);
+/// Positions whose scores fit in a few MiB, the CPU's caches; a GPU wants few large launches: 256 MiB.
+int64_t block_of(int64_t scores_a_position, const at::Tensor& like) {
+  const int64_t scores = int64_t{1} << (like.is_cpu() ? 20 : 26);
+  return std::max<int64_t>(scores / scores_a_position, 16);
 }
 
 at::Tensor wide(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
@@ -66,7 +66,7 @@ std::pair<at::Tensor, double> softmax_in_place(at::Tensor& scores, const at::Ten
 /// With e = exp(scores - max) and z = 1 / sum e:  d_h = (e V) z - V[targets],  d_V = e^T (z h) - h at the
 /// targets, both over N; the scores themselves are never touched again after the exponential.
 LossAndGradients full_softmax(const at::Tensor& h, const at::Tensor& items, const at::Tensor& targets) {
-  const int64_t positions = h.size(0), block = std::min(positions, block_of(items.size(0)));
+  const int64_t positions = h.size(0), block = std::min(positions, block_of(items.size(0), h));
   const double scale = 1.0 / static_cast<double>(positions);
   LossAndGradients out{{}, at::empty_like(h), at::zeros_like(items)};
   const at::Tensor items_t = items.t(), buffer = at::empty({block, items.size(0)}, h.options());
@@ -107,7 +107,7 @@ std::pair<at::Tensor, at::Tensor> score_gradients(SampledLoss kind, const at::Te
 LossAndGradients sampled_composed(SampledLoss kind, const at::Tensor& h, const at::Tensor& items,
                                   const at::Tensor& candidates, const at::Tensor& correction, double weight) {
   const int64_t positions = h.size(0), width = h.size(1), each = candidates.size(1);
-  const int64_t block = std::min(positions, block_of(each * width));
+  const int64_t block = std::min(positions, block_of(each * width, h));
   const double scale = 1.0 / static_cast<double>(positions);
   LossAndGradients out{at::zeros({}, h.options()), at::empty_like(h), at::zeros_like(items)};
   for (int64_t first = 0; first < positions; first += block) {
