@@ -52,7 +52,8 @@ inline double relative_error(const std::vector<double>& actual, const std::vecto
 
 template <class Storage>
 bool same_bits(const std::vector<Storage>& a, const std::vector<Storage>& b) {
-  return a.size() == b.size() && std::memcmp(a.data(), b.data(), a.size() * sizeof(Storage)) == 0;
+  return a.size() == b.size() &&
+         (a.empty() || std::memcmp(a.data(), b.data(), a.size() * sizeof(Storage)) == 0);
 }
 
 /// A tensor [tokens, steps, heads, width] with gaps between rows when `strided`; gaps hold NaN.
