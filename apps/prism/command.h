@@ -22,10 +22,12 @@ struct Globals {
 /// recipe.
 class SettingFlags {
  public:
-  /// Adds one flag a setting, grouped by section in --help.
+  /// Adds one flag a setting, grouped by section in --help. A flag that `app` has already (--seed) stays.
   void declare(CLI::App& app, const Settings& settings);
   /// Assigns the flags that were given.
   void apply(Settings& settings) const;
+  /// "section.name" of the flags that were given.
+  std::vector<std::string> given() const;
 
  private:
   std::map<std::string, std::string> texts_;  // by section.name

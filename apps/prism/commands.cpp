@@ -9,6 +9,10 @@ const std::vector<CommandEntry>& commands() {
        make_data},
       {"baselines", "popularity and item-to-item transitions, fully ranked",
        "prism baselines ml-100k.inter --ks 10,20 --no-filter-seen", make_baselines},
+      {"train", "train a recommender into a run folder", "prism train recipes/ml-100k.toml --file ml-100k.inter",
+       make_train},
+      {"info", "everything about a run folder", "prism info runs/ml-100k", make_info},
+      {"report", "a page with pictures about a run folder", "prism report runs/ml-100k", make_report},
   };
   return list;
 }

@@ -6,6 +6,9 @@ namespace prism::cli {
 // One factory a file; a new command adds its line here and in commands.cpp.
 std::unique_ptr<Command> make_data();
 std::unique_ptr<Command> make_baselines();
+std::unique_ptr<Command> make_train();
+std::unique_ptr<Command> make_info();
+std::unique_ptr<Command> make_report();
 
 /// Every command, in the order of the list that `prism` prints.
 const std::vector<CommandEntry>& commands();

@@ -29,6 +29,7 @@ std::string description(const Setting& setting) {
 void SettingFlags::declare(CLI::App& app, const Settings& settings) {
   for (const Setting& setting : settings.all()) {
     const std::string key = setting.section + "." + setting.name;
+    if (app.get_option_no_throw("--" + with_dashes(setting.name))) continue;
     CLI::Option* option = nullptr;
     if (setting.type == "true or false")
       option = app.add_flag(flag_names(setting.name) + ",!--no-" + with_dashes(setting.name), switches_[key]);
@@ -48,6 +49,13 @@ void SettingFlags::apply(Settings& settings) const {
     else
       settings.set(key, switches_.at(key), where);
   }
+}
+
+std::vector<std::string> SettingFlags::given() const {
+  std::vector<std::string> keys;
+  for (const auto& [key, option] : options_)
+    if (option->count() > 0) keys.push_back(key);
+  return keys;
 }
 
 std::string peek_argument(const std::vector<std::string>& arguments, const std::string& name) {

@@ -172,8 +172,8 @@ const Setting* Settings::find(std::string_view name) const {
   return nullptr;
 }
 
-const Setting& Settings::require(std::string_view name, std::string_view where) const {
-  if (const Setting* setting = find(name)) return *setting;
+Setting& Settings::require(std::string_view name, std::string_view where) {
+  if (const Setting* setting = find(name)) return const_cast<Setting&>(*setting);
   const bool dotted = name.find('.') != std::string_view::npos;
   std::vector<std::string> known;
   for (const Setting& setting : settings_)
@@ -182,10 +182,11 @@ const Setting& Settings::require(std::string_view name, std::string_view where) 
 }
 
 void Settings::set(std::string_view name, const Value& value, std::string_view where) {
-  const Setting& setting = require(name, where);
+  Setting& setting = require(name, where);
   const Value fitting = converted(value, setting, where);
   check_value(fitting, setting, where);
   setting.assign(fitting);
+  setting.assigned = true;
 }
 
 void Settings::set_text(std::string_view name, const std::string& text, std::string_view where) {

@@ -92,6 +92,7 @@ void require_writable_folder(const fs::path& folder, int64_t bytes_needed) {
 }
 
 uint32_t crc32_of(const void* bytes, size_t count, uint32_t crc) {
+  if (count == 0) return crc;  // zlib answers a null pointer with the initial value, whatever the crc so far
   return static_cast<uint32_t>(::crc32_z(crc, static_cast<const Bytef*>(bytes), count));
 }
 

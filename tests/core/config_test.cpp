@@ -74,6 +74,8 @@ TEST(Settings, TextSetsEveryType) {
   EXPECT_FALSE(sample.tied);
   EXPECT_EQ(sample.fruit, Fruit::kPear);
   EXPECT_EQ(sample.ks, (std::vector<int64_t>{1, 2, 3}));
+  EXPECT_TRUE(settings.is_assigned("ks"));
+  EXPECT_FALSE(settings.is_assigned("s.name"));
 }
 
 TEST(Settings, ErrorsNameTheKeyTheValueAndTheNearestName) {

@@ -47,6 +47,11 @@ TEST_F(Files, AtomicFileAppearsOnlyWhenCommitted) {
   EXPECT_EQ(read_file(folder_ / "a"), std::string("new\0x", 5));
 }
 
+TEST(Crc32, ContinuesAndIgnoresEmptyPieces) {
+  EXPECT_EQ(crc32_of("123456789", 9), 0xCBF43926U);  // the check value of CRC-32
+  EXPECT_EQ(crc32_of("6789", 4, crc32_of(nullptr, 0, crc32_of("12345", 5))), 0xCBF43926U);
+}
+
 TEST_F(Files, ErrorsNameThePathAndTheReason) {
   const auto message = [](const std::function<void()>& action) -> std::string {
     try {

@@ -73,6 +73,7 @@ struct Setting {
   Range range;                       ///< numbers only
   std::vector<std::string> choices;  ///< enumerations only
   Value default_value;               ///< the value when it was bound
+  bool assigned = false;             ///< whether set() was called: a recipe or a flag chose the value
   std::function<Value()> get;
   std::function<void(const Value&)> assign;  ///< takes a value of the right alternative, already checked
 
@@ -89,6 +90,8 @@ class Settings {
   const std::vector<Setting>& all() const { return settings_; }
   /// The setting called `name` ("heads", or "mixer.heads"); nullptr when unknown.
   const Setting* find(std::string_view name) const;
+  /// Whether a recipe or a flag chose the value of `name`, which must be known.
+  bool is_assigned(std::string_view name) const { return find(name)->assigned; }
 
   /// Checks type and range, converts (int to double, name to enumerator) and assigns. `where` opens error
   /// messages: `recipe.toml line 3`, `--heads`. Throws usage errors.
@@ -106,7 +109,7 @@ class Settings {
   void parse_json(std::string_view text, const std::string& name);
 
  private:
-  const Setting& require(std::string_view name, std::string_view where) const;
+  Setting& require(std::string_view name, std::string_view where);
   std::vector<Setting> settings_;
 };
 
@@ -169,6 +172,7 @@ Setting make_setting(const std::string& section, const Field<Config, T, Bounds>&
                   .range = {},
                   .choices = {},
                   .default_value = to_value(config.*field.member),
+                  .assigned = false,
                   .get = {},
                   .assign = {}};
   if constexpr (std::is_same_v<Bounds, Range>) setting.range = field.bounds;

@@ -1,0 +1,87 @@
+#pragma once
+#include <c10/core/Device.h>
+
+#include <functional>
+#include <map>
+#include <memory>
+#include <string>
+#include <vector>
+
+#include "prism/data/interactions.h"
+#include "prism/data/split.h"
+#include "prism/models/recommender.h"
+#include "prism/train/checkpoint.h"
+#include "prism/train/recipe.h"
+#include "prism/train/run_folder.h"
+#include "prism/train/windows.h"
+
+namespace prism {
+
+class RunLogs;
+
+/// "HR@10" -> value.
+using MetricMap = std::map<std::string, double>;
+
+/// Validation metrics of a model in evaluation mode.
+using Validate = std::function<MetricMap(Recommender&)>;
+
+/// What a step is expected to take.
+struct MemoryEstimate {
+  int64_t weights = 0;      ///< bytes of weights, gradients and moments
+  int64_t activations = 0;  ///< bytes that one step's forward pass keeps, at most
+  int64_t total() const { return weights + activations; }
+};
+MemoryEstimate estimate_memory(const Recipe& recipe, int64_t parameters);
+
+/// Trains a recommender on the training part of a log; repeatable from seed and counters alone.
+class Trainer {
+ public:
+  /// All referents must outlive the trainer. `folder` exists already.
+  Trainer(const Recipe& recipe, const Interactions& log, const Split& split, const RunFolder& folder,
+          std::shared_ptr<Recommender> model, c10::Device device);
+  ~Trainer();
+
+  /// Continues from the folder's last checkpoint.
+  void resume();
+  /// Trains to the end: all epochs, or no better validation for `patience` of them. Returns 0, or the number
+  /// of the signal that stopped it after the step in progress; the folder can be resumed then.
+  int run(const Validate& validate);
+  /// Leaves the weights of the best epoch in the model.
+  void load_best();
+
+  /// Seconds that an epoch will take, from `steps` real steps after one more that warms up. Spoils the model.
+  double measure_epoch(int64_t steps);
+
+  const TrainState& state() const { return state_; }
+  int64_t steps_per_epoch() const;
+  const std::vector<Window>& windows() const { return windows_; }
+
+ private:
+  bool finished() const;
+  int train_epoch();
+  void close_epoch(const Validate& validate);
+  void train_step(std::span<const Window> windows);
+  double read_loss_sum();
+  void judge(const MetricMap& metrics);
+  void save_best();
+  void save_last();
+  bool checkpoint_due() const;
+
+  const Recipe& recipe_;
+  const Interactions& log_;
+  const Split& split_;
+  const RunFolder& folder_;
+  std::shared_ptr<Recommender> model_;
+  c10::Device device_;
+  AdamW optimiser_;
+  std::vector<Window> windows_;
+  at::Tensor item_counts_, loss_sum_;  // loss_sum_: fp64 scalar on the device, read only now and then
+  TrainState state_;
+  // Of this sitting, in steady seconds: when state_.seconds was last advanced, the last checkpoint, and where
+  // the epoch was taken up.
+  double clock_ = 0, saved_at_ = 0, epoch_started_ = 0;
+  int64_t epoch_started_positions_ = 0;
+  std::unique_ptr<RunLogs> logs_;
+};
+
+}  // namespace prism

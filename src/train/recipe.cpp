@@ -1,0 +1,66 @@
+#include "prism/train/recipe.h"
+
+#include <fmt/format.h>
+
+#include <nlohmann/json.hpp>
+
+#include "prism/core/error.h"
+#include "prism/core/files.h"
+#include "prism/core/text.h"
+
+namespace prism {
+namespace {
+
+/// Small logs are overfitted within a few epochs: they want short windows and much dropout.
+struct SizeDefaults {
+  int64_t interactions, max_length;
+  double dropout;
+};
+constexpr SizeDefaults kBySize[] = {
+    {300'000, 50, 0.5}, {5'000'000, 200, 0.3}, {std::numeric_limits<int64_t>::max(), 200, 0.2}};
+
+}  // namespace
+
+Recipe::Recipe(const std::string& mixer) : model(mixer) {
+  settings.bind("run", run);
+  settings.bind("data", data);
+  model.bind(settings);
+  settings.bind("loss", loss);
+  settings.bind("train", train);
+  settings.bind("evaluate", evaluate);
+}
+
+std::unique_ptr<Recipe> Recipe::read(const std::filesystem::path& path) {
+  const std::string text = read_file(path);
+  const std::string mixer = peek_toml(text, path.string(), "model.mixer");
+  auto recipe = mixer.empty() ? std::make_unique<Recipe>() : std::make_unique<Recipe>(mixer);
+  recipe->settings.parse_toml(text, path.string());
+  return recipe;
+}
+
+std::unique_ptr<Recipe> Recipe::parse_json(const std::string& json, const std::string& name) {
+  const nlohmann::json document = nlohmann::json::parse(json, nullptr, false);
+  check(document.is_object() && document.contains("model"),
+        "{}: its settings are no JSON object with a model", name);
+  auto recipe = std::make_unique<Recipe>(document["model"].value("mixer", "prism"));
+  recipe->settings.parse_json(json, name);
+  return recipe;
+}
+
+std::string Recipe::fit_to(const Interactions& log) {
+  const SizeDefaults* fitting = kBySize;
+  while (log.size() > fitting->interactions) ++fitting;
+  std::string chosen;
+  const auto choose = [&](const char* name, auto& member, auto value) {
+    if (settings.is_assigned(fmt::format("model.{}", name))) return;
+    member = value;
+    chosen += fmt::format("{}{} = {}", chosen.empty() ? "" : " and ", name, value);
+  };
+  choose("max_length", model.model.max_length, fitting->max_length);
+  choose("dropout", model.model.dropout, fitting->dropout);
+  if (chosen.empty()) return "";
+  return fmt::format("{} chosen for a log of {} interactions (--max-length and --dropout set them)", chosen,
+                     with_commas(log.size()));
+}
+
+}  // namespace prism

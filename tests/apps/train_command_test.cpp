@@ -1,0 +1,188 @@
+// `prism train` as a user runs it: a child process that is interrupted, killed, resumed and misused.
+#include <ATen/ops/equal.h>
+#include <fmt/format.h>
+#include <gmock/gmock.h>
+#include <gtest/gtest.h>
+
+#include <chrono>
+#include <nlohmann/json.hpp>
+#include <thread>
+
+#include "apps/process.h"
+#include "prism/core/random.h"
+#include "prism/train/checkpoint.h"
+
+namespace prism {
+namespace {
+
+using ::testing::HasSubstr;
+namespace fs = std::filesystem;
+
+class TrainCommand : public ::testing::Test {
+ protected:
+  void SetUp() override {
+    root_ = fs::path(testing::TempDir()) /
+            (std::string("prism-cli-") + testing::UnitTest::GetInstance()->current_test_info()->name());
+    fs::remove_all(root_);
+    fs::create_directories(root_);
+    write_file(log(), log_text(0));
+  }
+
+  std::string log() const { return (root_ / "log.csv").string(); }
+  /// 200 users walk through 50 items from random starts, `extra` new items at the end of each walk.
+  static std::string log_text(int extra) {
+    RandomStream random(5, "log");
+    std::string text = "user_id,item_id,timestamp\n";
+    for (int user = 0; user < 200; ++user) {
+      const auto start = static_cast<int>(random.below(50));
+      for (int t = 0; t < 30; ++t) text += fmt::format("u{},i{},{}\n", user, (start + t) % 50, 100 + t);
+      for (int t = 0; t < extra; ++t) text += fmt::format("u{},new{},{}\n", user, t, 200 + t);
+    }
+    return text;
+  }
+
+  std::vector<std::string> train_words(const std::string& out, int epochs = 6) const {
+    return {"train",        log(),        "--out",    (root_ / out).string(), "--width",
+            "32",           "--blocks",   "1",        "--max-length",         "10",
+            "--batch-size", "20",         "--epochs", std::to_string(epochs), "--warmup",
+            "10",           "--patience", "0",        "--checkpoint-steps",   "3",
+            "--threads",    "1"};
+  }
+  int run(const std::vector<std::string>& words) {
+    const Process process(words, root_ / "output");
+    const int status = process.wait();
+    out_ = process.out(), err_ = process.err();
+    return status;
+  }
+  std::map<std::string, at::Tensor> tensors(const std::string& out) const {
+    return read_checkpoint(root_ / out / "checkpoints" / "last.safetensors").tensors;
+  }
+  void expect_equal_tensors(const std::string& a, const std::string& b) const {
+    const auto left = tensors(a), right = tensors(b);
+    ASSERT_EQ(left.size(), right.size());
+    for (const auto& [name, tensor] : left) EXPECT_TRUE(at::equal(tensor, right.at(name))) << name;
+  }
+  /// The rows of metrics.jsonl without their times.
+  std::string rows(const std::string& out) const {
+    std::string text;
+    std::istringstream file(read_file(root_ / out / "metrics.jsonl"));
+    for (std::string line; std::getline(file, line);) {
+      auto json = nlohmann::json::parse(line);
+      json.erase("seconds");
+      json.erase("positions_per_second");
+      text += json.dump() + "\n";
+    }
+    return text;
+  }
+  std::string path(const std::string& name) const { return (root_ / name).string(); }
+
+  fs::path root_;
+  std::string out_, err_;
+};
+
+/// Starts or resumes until a run ends, killing it at random moments.
+TEST_F(TrainCommand, KilledAtRandomMomentsItEndsWithTheSameBits) {
+  ASSERT_EQ(run(train_words("whole")), 0) << err_;
+  const auto started = std::chrono::steady_clock::now();
+  ASSERT_EQ(run(train_words("timed")), 0);
+  const double seconds = std::chrono::duration<double>(std::chrono::steady_clock::now() - started).count();
+  RandomStream random(static_cast<uint64_t>(std::chrono::system_clock::now().time_since_epoch().count()),
+                      "kill");
+  double patience = seconds;  // before a kill, at most
+  for (int kills = 0, status = -1; status != 0;) {
+    const bool saved = fs::exists(root_ / "killed" / "checkpoints" / "last.safetensors");
+    if (!saved) fs::remove_all(root_ / "killed");  // killed before the first checkpoint: nothing to resume
+    const Process process(
+        saved ? std::vector<std::string>{"train", "--resume", path("killed"), "--threads", "1"}
+              : train_words("killed"),
+        root_ / "output");
+    if (kills < 5) {
+      std::this_thread::sleep_for(std::chrono::duration<double>(patience * (0.3 + 0.7 * random.uniform())));
+      process.kill(SIGKILL);
+    }
+    status = process.wait();
+    ASSERT_TRUE(status == 0 || status == -SIGKILL) << process.err();
+    kills += status == -SIGKILL;
+    if (status == 0 && kills < 2) {  // the machine got faster: once more, with earlier kills
+      fs::remove_all(root_ / "killed");
+      patience /= 2, status = -1;
+    }
+  }
+  expect_equal_tensors("whole", "killed");
+  EXPECT_EQ(rows("whole"), rows("killed"));
+}
+
+TEST_F(TrainCommand, SigtermSavesTellsHowToGoOnAndResumes) {
+  const Process process(train_words("stopped", 100000), root_ / "output");
+  while (!fs::exists(root_ / "stopped" / "checkpoints" / "best.safetensors"))
+    std::this_thread::sleep_for(std::chrono::milliseconds(20));
+  process.kill(SIGTERM);
+  EXPECT_EQ(process.wait(), 128 + SIGTERM);
+  EXPECT_THAT(process.err(), HasSubstr("prism train --resume " + path("stopped")));
+  const Checkpoint saved = read_checkpoint(root_ / "stopped" / "checkpoints" / "last.safetensors");
+  EXPECT_EQ(run({"train", "--resume", path("stopped"), "--epochs", std::to_string(saved.state.epoch + 1)}), 0)
+      << err_;
+  EXPECT_THAT(err_, HasSubstr("resuming"));
+  EXPECT_THAT(out_, HasSubstr("NDCG@10"));
+}
+
+TEST_F(TrainCommand, MisuseIsOneLineAndStatusTwo) {
+  ASSERT_EQ(run(train_words("run")), 0) << err_;
+  EXPECT_EQ(run(train_words("run")), 2);
+  EXPECT_THAT(err_, HasSubstr("run folder " + path("run") + " exists; continue it with --resume"));
+  EXPECT_EQ(run({"train", "--resume", path("run"), "--width", "64"}), 2);
+  EXPECT_THAT(err_, HasSubstr("--resume cannot change model.width"));
+  EXPECT_EQ(run({"train", "--resume", path("nowhere")}), 2);
+  EXPECT_EQ(run({"train", log(), "--learning-rat", "1"}), 2);
+  EXPECT_THAT(err_, HasSubstr("--learning-rate"));
+  EXPECT_EQ(run({"train"}), 2);
+  EXPECT_THAT(err_, HasSubstr("no data"));
+}
+
+TEST_F(TrainCommand, ADamagedCheckpointIsRefusedByName) {
+  ASSERT_EQ(run(train_words("run")), 0) << err_;
+  const fs::path file = root_ / "run" / "checkpoints" / "last.safetensors";
+  std::string bytes = read_file(file);
+  bytes[bytes.size() - 5] = static_cast<char>(bytes[bytes.size() - 5] ^ 1);
+  write_file(file, bytes);
+  EXPECT_EQ(run({"train", "--resume", path("run")}), 1);
+  EXPECT_THAT(err_, HasSubstr("last.safetensors: the checkpoint was damaged or edited"));
+  EXPECT_EQ(run({"info", path("run")}), 0) << "info still says what there is";
+  EXPECT_THAT(out_, HasSubstr("damaged or edited"));
+}
+
+TEST_F(TrainCommand, DryRunWritesNothing) {
+  auto words = train_words("dry");
+  words.push_back("--dry-run");
+  EXPECT_EQ(run(words), 0) << err_;
+  EXPECT_FALSE(fs::exists(root_ / "dry"));
+  EXPECT_THAT(err_, HasSubstr("an epoch of"));
+  EXPECT_THAT(err_, HasSubstr("memory: about"));
+}
+
+TEST_F(TrainCommand, FromContinuesOnANewerLogWithNewItems) {
+  ASSERT_EQ(run(train_words("first")), 0) << err_;
+  write_file(path("newer.csv"), log_text(4));
+  ASSERT_EQ(
+      run({"train", "--from", path("first"), "--file", path("newer.csv"), "--out", path("second"), "--json"}),
+      0)
+      << err_;
+  EXPECT_THAT(err_, HasSubstr("4 new items"));
+  const auto results = nlohmann::json::parse(out_);
+  EXPECT_TRUE(results["test"]["prism"].contains("HR@10"));
+  EXPECT_EQ(tensors("second").at("model.item_embedding").size(0), 54);
+}
+
+TEST_F(TrainCommand, InfoShowsTheRunAsTextAndJson) {
+  ASSERT_EQ(run(train_words("run")), 0) << err_;
+  EXPECT_EQ(run({"info", path("run")}), 0);
+  EXPECT_THAT(out_, HasSubstr("200 users, 50 items, 6,000 interactions"));
+  EXPECT_EQ(run({"info", path("run"), "--json"}), 0);
+  const auto json = nlohmann::json::parse(out_);
+  EXPECT_EQ(json["last"]["epoch"], 6);
+  EXPECT_EQ(json["settings"]["model"]["width"], 32);
+  EXPECT_TRUE(json["results"]["test"].contains("markov"));
+}
+
+}  // namespace
+}  // namespace prism
