@@ -9,6 +9,7 @@
 #include "commands.h"
 #include "prism/core/error.h"
 #include "prism/core/log.h"
+#include "prism/core/memory.h"
 #include "prism/core/text.h"
 #include "prism/core/version.h"
 
@@ -117,6 +118,7 @@ int report(const char* message, int status) {
 
 int main(int argc, char** argv) {
   using prism::cli::report;
+  prism::tune_allocator();
   try {
     const int status = prism::cli::run_main({argv + 1, argv + argc});
     if (std::fflush(stdout) != 0) return report("cannot write to the standard output", 1);

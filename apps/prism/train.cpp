@@ -4,7 +4,6 @@
 
 #include "commands.h"
 #include "prism/core/error.h"
-#include "prism/core/memory.h"
 #include "prism/ops/device.h"
 #include "prism/train/run_folder.h"
 #include "prism/train/training_session.h"
@@ -36,7 +35,6 @@ class TrainCommand : public Command {
     if (seed_given_) recipe_->settings.set("run.seed", globals.seed, "--seed");
     check_request();
     request_.device = require_device(globals.device);
-    tune_allocator();
     const TrainOutcome outcome = train_recommender(*recipe_, request_);
     if (outcome.trained) fmt::print("{}\n", globals.json ? outcome.to_json() : outcome.to_text());
     return outcome.signal ? 128 + outcome.signal : 0;

@@ -53,7 +53,7 @@ body {{ font: 15px/1.55 system-ui, "DejaVu Sans", sans-serif; color: #1f2933; ba
 h1 {{ font-size: 1.6rem; margin: 0 0 .2rem; }} h2 {{ font-size: 1.1rem; margin: 2.2rem 0 .6rem; }}
 .muted {{ color: #7b8794; }} img {{ width: 100%; height: auto; }}
 .cards {{ display: flex; flex-wrap: wrap; gap: .8rem; margin: 1.2rem 0; }}
-.card {{ border: 1px solid #e4e7eb; border-radius: 8px; padding: .7rem 1rem; min-width: 8.5rem; }}
+.card {{ border: 1px solid #e4e7eb; border-radius: 8px; padding: .7rem 1rem; min-width: 6.9rem; }}
 .card b {{ display: block; font-size: 1.45rem; }} .card span {{ color: #7b8794; font-size: .85rem; }}
 .warn {{ border-left: 4px solid #c0392b; padding: .5rem .9rem; background: #fdf1ef; }}
 table {{ border-collapse: collapse; width: 100%; font-variant-numeric: tabular-nums; }}
@@ -95,19 +95,21 @@ def draw_learning(rows, results, metric, path):
     left.plot([r["epoch"] for r in epochs], [r["loss"] for r in epochs], color=MODEL, marker=marker, markersize=3.5)
     left.set(title="Training loss", xlabel="epoch")
     right.plot([r["epoch"] for r in valid], [r["valid"][metric] for r in valid], color=MODEL, marker=marker,
-               markersize=3.5, label="model")
+               markersize=3.5)
     right.set(title=f"Validation {metric}", xlabel="epoch")
     for name, (label, color) in BASELINES.items():
         value = results.get("valid", {}).get(name, {}).get(metric)
         if value is not None:
-            right.axhline(value, color=color, linestyle="--", linewidth=1.2, label=label)
+            right.axhline(value, color=color, linestyle="--", linewidth=1.2)
+            right.annotate(label, (0, value), xycoords=("axes fraction", "data"), color=color, fontsize=9,
+                           textcoords="offset points", xytext=(4, 3))
     best = [r for r in valid if r["best"]]
     if best:
         value = best[-1]["valid"][metric]
         right.plot(best[-1]["epoch"], value, "o", color=MODEL, markersize=7)
-        right.annotate(f"{value:.4f} at epoch {best[-1]['epoch']}", (best[-1]["epoch"], value), color=MODEL,
-                       textcoords="offset points", xytext=(-6, -16), ha="right", fontsize=9)
-    right.legend(loc="lower right")
+        right.set_title(f"best {value:.4f}, epoch {best[-1]['epoch']}", loc="right", color=MODEL, fontsize=9)
+    right.set_ylim(bottom=0)
+    right.margins(y=0.12)
     for axes in (left, right):
         axes.xaxis.get_major_locator().set_params(integer=True)
     figure.savefig(path)
@@ -169,9 +171,13 @@ def result_parts(results, metric):
     return parts
 
 
+def setting_text(value):
+    return "–" if value in ("", []) else value if isinstance(value, str) else json.dumps(value)
+
+
 def settings_part(config):
     sections = "".join(f"<section><h3>{html.escape(section)}</h3>"
-                       + table([], [(k, v if v != "" else "–") for k, v in values.items()]) + "</section>"
+                       + table([], [(key, setting_text(value)) for key, value in values.items()]) + "</section>"
                        for section, values in config.items())
     return f'<h2>Settings</h2><div class="settings">{sections}</div>'
 
