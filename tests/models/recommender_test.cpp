@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -87,6 +88,33 @@ TEST_P(EveryMixer, LearnsASmallLog) {
   }
   EXPECT_NEAR(first, std::log(10.0), 0.3);
   EXPECT_LT(last, 0.5 * first);
+}
+
+/// bf16 products, fp32 residual stream, gates and states.
+TEST_P(EveryMixer, AutocastIsNearSinglePrecision) {
+  Settled settled(GetParam());
+  settled.spec.model.width = 64;
+  Recommender model(settled.spec, 20, 1);
+  const Batch batch = random_batch({9, 1, 12}, 20);
+  const at::Tensor targets = (batch.items + 1).remainder(20);
+  const auto gradients = [&] {
+    model.zero_grad();
+    const at::Tensor h = model.forward(batch);
+    EXPECT_EQ(h.scalar_type(), at::kFloat);
+    const at::Tensor loss = next_item_loss({}, h, model.item_vectors(), targets, {}, 1, 0);
+    std::vector<at::Tensor> all{loss.detach().flatten()};
+    loss.backward();
+    for (const auto& parameter : model.parameters()) all.push_back(parameter.grad().flatten());
+    return at::cat(all);
+  };
+  const at::Tensor single = gradients();
+  at::autocast::set_autocast_enabled(at::kCPU, true);
+  at::autocast::set_autocast_dtype(at::kCPU, at::kBFloat16);
+  const at::Tensor mixed = gradients();
+  at::autocast::clear_cache();
+  at::autocast::set_autocast_enabled(at::kCPU, false);
+  EXPECT_FALSE(at::equal(mixed, single));
+  EXPECT_LT(error(mixed, single), 0.03);
 }
 
 INSTANTIATE_TEST_SUITE_P(Mixers, EveryMixer, ::testing::ValuesIn(mixer_names()),
