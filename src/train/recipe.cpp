@@ -11,13 +11,14 @@
 namespace prism {
 namespace {
 
-/// Small logs are overfitted within a few epochs: they want short windows and much dropout.
+/// Small logs are overfitted within a few epochs: they want short windows, much dropout and small steps.
 struct SizeDefaults {
   int64_t interactions, max_length;
   double dropout;
+  int64_t batch_size;
 };
 constexpr SizeDefaults kBySize[] = {
-    {300'000, 50, 0.5}, {5'000'000, 200, 0.3}, {std::numeric_limits<int64_t>::max(), 200, 0.2}};
+    {300'000, 50, 0.5, 32}, {5'000'000, 200, 0.3, 128}, {std::numeric_limits<int64_t>::max(), 200, 0.2, 128}};
 
 }  // namespace
 
@@ -51,16 +52,16 @@ std::string Recipe::fit_to(const Interactions& log) {
   const SizeDefaults* fitting = kBySize;
   while (log.size() > fitting->interactions) ++fitting;
   std::string chosen;
-  const auto choose = [&](const char* name, auto& member, auto value) {
-    if (settings.is_assigned(fmt::format("model.{}", name))) return;
+  const auto choose = [&](const std::string& section, const char* name, auto& member, auto value) {
+    if (settings.is_assigned(section + "." + name)) return;
     member = value;
-    chosen += fmt::format("{}{} = {}", chosen.empty() ? "" : " and ", name, value);
+    chosen += fmt::format("{}{} = {}", chosen.empty() ? "" : ", ", name, value);
   };
-  choose("max_length", model.model.max_length, fitting->max_length);
-  choose("dropout", model.model.dropout, fitting->dropout);
+  choose("model", "max_length", model.model.max_length, fitting->max_length);
+  choose("model", "dropout", model.model.dropout, fitting->dropout);
+  choose("train", "batch_size", train.batch_size, fitting->batch_size);
   if (chosen.empty()) return "";
-  return fmt::format("{} chosen for a log of {} interactions (--max-length and --dropout set them)", chosen,
-                     with_commas(log.size()));
+  return fmt::format("chosen for a log of {} interactions: {}", with_commas(log.size()), chosen);
 }
 
 }  // namespace prism

@@ -175,7 +175,7 @@ class Session {
     folder_.emplace("");
     Trainer trainer(recipe_, log_, *split_, *folder_, model_, request_.device);
     const double seconds = trainer.measure_epoch(kDryRunSteps);
-    info("an epoch of {} steps takes about {}, {} epochs at most {}; the step took {} at its peak",
+    info("an epoch of {} steps takes about {}, {} epochs at most {}; the program took {} at its peak",
          with_commas(trainer.steps_per_epoch()), format_duration(seconds), recipe_.train.epochs,
          format_duration(seconds * static_cast<double>(recipe_.train.epochs)), format_bytes(peak_memory()));
     info("dry run: nothing was written; a run would go to {}", default_folder(recipe_).string());
