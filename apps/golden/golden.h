@@ -1,0 +1,43 @@
+#pragma once
+// Checks of the product's operations against files of golden vectors.
+#include <ATen/core/Tensor.h>
+
+#include <filesystem>
+#include <map>
+#include <optional>
+#include <string>
+#include <vector>
+
+#include "prism/core/safetensors.h"
+
+namespace prism::golden {
+
+using Tensors = std::map<std::string, at::Tensor>;
+
+/// One call of an operation: inputs in the type under test, and the file's metadata.
+struct Call {
+  Tensors inputs;
+  const std::map<std::string, std::string>& metadata;
+
+  const at::Tensor& at(const std::string& name) const { return inputs.at(name); }
+  std::optional<at::Tensor> find(const std::string& name) const;
+  double number(const std::string& key) const;
+};
+
+/// An operation of the files, computed by the product. A new mixer is one more row of mixers().
+struct Mixer {
+  const char* name;
+  Tensors (*run)(const Call& call);
+  /// Inputs that stay fp32 when activations are bf16.
+  std::vector<std::string> wide = {};
+};
+const std::vector<Mixer>& mixers();
+const Mixer* find_mixer(const std::string& name);
+
+/// What a tensor of a file may miss, relative L2: outputs, gradients, gradients of gates.
+double tolerance(const Safetensors& file, const Mixer& mixer, const std::string& tensor, at::ScalarType type);
+
+/// Errors of every output and gradient of a file in `type`, by name.
+std::map<std::string, double> check_file(const Safetensors& file, const Mixer& mixer, at::ScalarType type);
+
+}  // namespace prism::golden
