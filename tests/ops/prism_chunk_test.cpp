@@ -18,147 +18,161 @@ using at::Tensor;
 
 constexpr Implementation kImplementations[] = {Implementation::kFused, Implementation::kComposed};
 
-class EveryChunkCase : public testing::TestWithParam<ChunkCase> {
- protected:
-  const ChunkTensors tensors_ = make_tensors(GetParam());
-  Named reference() const { return outputs_and_gradients(tensors_.to(at::kDouble), token_loop); }
-};
-
-std::string case_name(const testing::TestParamInfo<ChunkCase>& info) {
-  std::string name;
-  for (const char c : info.param.name) name += std::isalnum(static_cast<unsigned char>(c)) ? c : '_';
-  return name;
+/// Calls test(case, fp64 tensors) for every case of the list.
+template <class Test>
+void for_every_case(const Test& test) {
+  for (const ChunkCase& c : chunk_cases()) {
+    SCOPED_TRACE(c.name);
+    test(c, make_tensors(c));
+  }
 }
 
-INSTANTIATE_TEST_SUITE_P(PrismChunk, EveryChunkCase, testing::ValuesIn(chunk_cases()), case_name);
-
-TEST_P(EveryChunkCase, OutputsAndGradientsAreTheTokenLoops) {
-  const Named expected = reference();
-  for (const Implementation implementation : kImplementations)
-    for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16})
-      expect_close(outputs_and_gradients(tensors_.to(type), with(implementation)), expected, type,
-                   fmt::format("{} {}", implementation_name(implementation), c10::toString(type)));
-  expect_close(outputs_and_gradients(tensors_.to(at::kHalf), with(Implementation::kAuto)), expected,
-               at::kBFloat16, "auto Half");
+TEST(PrismChunk, OutputsAndGradientsAreTheTokenLoops) {
+  for_every_case([](const ChunkCase&, const ChunkTensors& tensors) {
+    const Named expected = outputs_and_gradients(tensors, token_loop);
+    for (const Implementation implementation : kImplementations)
+      for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16})
+        expect_close(outputs_and_gradients(tensors.to(type), with(implementation)), expected, type,
+                     fmt::format("{} {}", implementation_name(implementation), c10::toString(type)));
+    expect_close(outputs_and_gradients(tensors.to(at::kHalf), with(Implementation::kAuto)), expected,
+                 at::kBFloat16, "auto Half");
+  });
 }
 
-TEST_P(EveryChunkCase, TheReferenceIsTheTokenLoop) {
-  const c10::NoGradGuard no_grad;
-  const PrismChunkResult expected = token_loop(tensors_.args());
-  const PrismChunkResult found = with(Implementation::kReference)(tensors_.args());
-  expect_close({{"o", found.o}, {"final_state", found.final_state}},
-               {{"o", expected.o}, {"final_state", expected.final_state}}, at::kDouble, "reference");
+TEST(PrismChunk, TheReferenceIsTheTokenLoop) {
+  for_every_case([](const ChunkCase&, const ChunkTensors& tensors) {
+    const c10::NoGradGuard no_grad;
+    const PrismChunkResult expected = token_loop(tensors.args());
+    const PrismChunkResult found = with(Implementation::kReference)(tensors.args());
+    expect_close({{"o", found.o}, {"final_state", found.final_state}},
+                 {{"o", expected.o}, {"final_state", expected.final_state}}, at::kDouble, "reference");
+  });
 }
 
-TEST_P(EveryChunkCase, RepeatsAreBitEqual) {
-  for (const Implementation implementation : kImplementations)
-    for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
-      const ChunkTensors x = tensors_.to(type);
+TEST(PrismChunk, RepeatsAreBitEqual) {
+  for_every_case([](const ChunkCase&, const ChunkTensors& tensors) {
+    for (const Implementation implementation : kImplementations)
+      for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
+        const ChunkTensors x = tensors.to(type);
+        expect_same_bits(outputs_and_gradients(x, with(implementation)),
+                         outputs_and_gradients(x, with(implementation)), implementation_name(implementation));
+      }
+  });
+}
+
+TEST(PrismChunk, ThreadsDoNotChangeBits) {
+  for_every_case([](const ChunkCase&, const ChunkTensors& tensors) {
+    const int threads = at::get_num_threads();
+    for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16}) {
+      const ChunkTensors x = tensors.to(type);
+      at::set_num_threads(1);
+      const Named one = outputs_and_gradients(x, with(Implementation::kFused));
+      at::set_num_threads(3);
+      expect_same_bits(one, outputs_and_gradients(x, with(Implementation::kFused)), c10::toString(type));
+      at::set_num_threads(threads);
+    }
+  });
+}
+
+TEST(PrismChunk, StridedInputsGiveTheSameBits) {
+  for_every_case([](const ChunkCase&, const ChunkTensors& tensors) {
+    // Every other row of a buffer twice as wide: no dimension but the last is contiguous, rows and tokens
+    // flatten.
+    const auto strided = [](const Tensor& x) {
+      if (!x.defined()) return x;
+      const Tensor wide = at::full_like(x.unsqueeze(2).expand({-1, -1, 2, -1, -1}).contiguous(), 1e30);
+      wide.select(2, 1).copy_(x);
+      return wide.select(2, 1);
+    };
+    const auto strided_heads = [](const Tensor& x) {  // [B,T,L,H,W] with L and H swapped in memory
+      return x.transpose(2, 3).contiguous().transpose(2, 3);
+    };
+    const auto transposed_rows = [](const Tensor& x) {
+      return x.transpose(0, 1).contiguous().transpose(0, 1);
+    };
+    for (const Implementation implementation : kImplementations) {
+      const ChunkTensors plain = tensors.to(at::kFloat);
+      ChunkTensors x = plain;
+      x.q = strided(plain.q);
+      x.erase_read = strided(plain.erase_read);
+      x.k = strided_heads(plain.k);
+      x.w = transposed_rows(plain.w);
+      x.b = at::stack({plain.b, plain.b + 1}, 2).select(2, 0);
+      x.g = plain.g.transpose(1, 2).contiguous().transpose(1, 2);
+      x.up_o = strided_heads(plain.up_o.unsqueeze(2)).squeeze(2);
       expect_same_bits(outputs_and_gradients(x, with(implementation)),
-                       outputs_and_gradients(x, with(implementation)), implementation_name(implementation));
+                       outputs_and_gradients(plain, with(implementation)),
+                       implementation_name(implementation));
     }
+  });
 }
 
-TEST_P(EveryChunkCase, ThreadsDoNotChangeBits) {
-  const int threads = at::get_num_threads();
-  for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16}) {
-    const ChunkTensors x = tensors_.to(type);
-    at::set_num_threads(1);
-    const Named one = outputs_and_gradients(x, with(Implementation::kFused));
-    at::set_num_threads(3);
-    expect_same_bits(one, outputs_and_gradients(x, with(Implementation::kFused)), c10::toString(type));
-    at::set_num_threads(threads);
-  }
-}
-
-TEST_P(EveryChunkCase, StridedInputsGiveTheSameBits) {
-  // Every other row of a buffer twice as wide: no dimension but the last is contiguous, rows and tokens
-  // flatten.
-  const auto strided = [](const Tensor& x) {
-    if (!x.defined()) return x;
-    const Tensor wide = at::full_like(x.unsqueeze(2).expand({-1, -1, 2, -1, -1}).contiguous(), 1e30);
-    wide.select(2, 1).copy_(x);
-    return wide.select(2, 1);
-  };
-  const auto strided_heads = [](const Tensor& x) {  // [B,T,L,H,W] with L and H swapped in memory
-    return x.transpose(2, 3).contiguous().transpose(2, 3);
-  };
-  const auto transposed_rows = [](const Tensor& x) { return x.transpose(0, 1).contiguous().transpose(0, 1); };
-  for (const Implementation implementation : kImplementations) {
-    const ChunkTensors plain = tensors_.to(at::kFloat);
-    ChunkTensors x = plain;
-    x.q = strided(plain.q);
-    x.erase_read = strided(plain.erase_read);
-    x.k = strided_heads(plain.k);
-    x.w = transposed_rows(plain.w);
-    x.b = at::stack({plain.b, plain.b + 1}, 2).select(2, 0);
-    x.g = plain.g.transpose(1, 2).contiguous().transpose(1, 2);
-    x.up_o = strided_heads(plain.up_o.unsqueeze(2)).squeeze(2);
-    expect_same_bits(outputs_and_gradients(x, with(implementation)),
-                     outputs_and_gradients(plain, with(implementation)), implementation_name(implementation));
-  }
-}
-
-TEST_P(EveryChunkCase, StepsAreTheChunkForm) {
-  if (GetParam().packed()) return;
-  const c10::NoGradGuard no_grad;
-  for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
-    const ChunkTensors x = tensors_.to(type);
-    const PrismChunkResult chunked = token_loop(tensors_.args());
-    Tensor state = x.initial_state.defined() ? x.initial_state.clone() : at::zeros_like(x.up_final_state);
-    std::vector<Tensor> o;
-    for (int64_t t = 0; t < x.q.size(1); ++t)
-      o.push_back(prism_step(
-          x.q.select(1, t), x.k.select(1, t), x.w.select(1, t), x.b.select(1, t), x.g.select(1, t), state,
-          x.erase_read.defined() ? std::optional(x.erase_read.select(1, t)) : std::nullopt));
-    expect_close({{"o", at::stack(o, 1)}, {"final_state", state}},
-                 {{"o", chunked.o}, {"final_state", chunked.final_state}},
-                 type == at::kHalf ? at::kBFloat16 : type, c10::toString(type));
-  }
-}
-
-TEST_P(EveryChunkCase, SplittingTokensCarriesTheState) {
-  if (GetParam().packed()) return;
-  const c10::NoGradGuard no_grad;
-  const PrismChunkResult whole = token_loop(tensors_.args());
-  const int64_t T = GetParam().T;
-  for (const Implementation implementation : kImplementations) {
-    for (const int64_t cut : {int64_t{0}, int64_t{1}, T / 3, T / 2, T - 1, T}) {
-      const auto part = [&](int64_t begin, int64_t end, const Tensor& state) {
-        PrismChunkArgs args = tensors_.args();
-        for (Tensor* x : {&args.q, &args.k, &args.w, &args.b, &args.g}) *x = x->slice(1, begin, end);
-        if (args.erase_read) args.erase_read = args.erase_read->slice(1, begin, end);
-        args.initial_state = state.defined() ? std::optional(state) : std::nullopt;
-        return with(implementation)(args);
-      };
-      const PrismChunkResult first = part(0, cut, tensors_.initial_state),
-                             second = part(cut, T, first.final_state);
-      expect_close({{"o", at::cat({first.o, second.o}, 1)}, {"final_state", second.final_state}},
-                   {{"o", whole.o}, {"final_state", whole.final_state}}, at::kDouble,
-                   fmt::format("cut {}", cut));
+TEST(PrismChunk, StepsAreTheChunkForm) {
+  for_every_case([](const ChunkCase& c, const ChunkTensors& tensors) {
+    if (c.packed()) return;
+    const c10::NoGradGuard no_grad;
+    for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
+      const ChunkTensors x = tensors.to(type);
+      const PrismChunkResult chunked = token_loop(tensors.args());
+      Tensor state = x.initial_state.defined() ? x.initial_state.clone() : at::zeros_like(x.up_final_state);
+      std::vector<Tensor> o;
+      for (int64_t t = 0; t < x.q.size(1); ++t)
+        o.push_back(prism_step(
+            x.q.select(1, t), x.k.select(1, t), x.w.select(1, t), x.b.select(1, t), x.g.select(1, t), state,
+            x.erase_read.defined() ? std::optional(x.erase_read.select(1, t)) : std::nullopt));
+      expect_close({{"o", at::stack(o, 1)}, {"final_state", state}},
+                   {{"o", chunked.o}, {"final_state", chunked.final_state}},
+                   type == at::kHalf ? at::kBFloat16 : type, c10::toString(type));
     }
-  }
+  });
 }
 
-TEST_P(EveryChunkCase, EachOutputAloneHasItsGradient) {
-  const ChunkTensors x = tensors_.to(at::kDouble);
-  const auto gradients = [&](const ChunkFunction& function, bool of_o) {
-    for (const auto& [name, leaf] : x.leaves()) leaf.requires_grad_();
-    const PrismChunkResult result = function(x.args());
-    std::vector<Tensor> inputs;
-    for (const auto& [name, leaf] : x.leaves()) inputs.push_back(leaf);
-    Named named;
-    const auto found = torch::autograd::grad({of_o ? result.o : result.final_state}, inputs,
-                                             {of_o ? x.up_o : x.up_final_state}, false, false, true);
-    for (size_t i = 0; i < inputs.size(); ++i)
-      named.emplace_back("d_" + x.leaves()[i].first,
-                         found[i].defined() ? found[i] : at::zeros_like(inputs[i]));
-    return named;
-  };
-  for (const Implementation implementation : kImplementations)
-    for (const bool of_o : {true, false})
-      expect_close(gradients(with(implementation), of_o), gradients(token_loop, of_o), at::kDouble,
-                   fmt::format("{} {}", implementation_name(implementation), of_o ? "o" : "final_state"));
+TEST(PrismChunk, SplittingTokensCarriesTheState) {
+  for_every_case([](const ChunkCase& c, const ChunkTensors& tensors) {
+    if (c.packed()) return;
+    const c10::NoGradGuard no_grad;
+    const PrismChunkResult whole = token_loop(tensors.args());
+    const int64_t T = c.T;
+    for (const Implementation implementation : kImplementations) {
+      for (const int64_t cut : {int64_t{0}, int64_t{1}, T / 3, T / 2, T - 1, T}) {
+        const auto part = [&](int64_t begin, int64_t end, const Tensor& state) {
+          PrismChunkArgs args = tensors.args();
+          for (Tensor* x : {&args.q, &args.k, &args.w, &args.b, &args.g}) *x = x->slice(1, begin, end);
+          if (args.erase_read) args.erase_read = args.erase_read->slice(1, begin, end);
+          args.initial_state = state.defined() ? std::optional(state) : std::nullopt;
+          return with(implementation)(args);
+        };
+        const PrismChunkResult first = part(0, cut, tensors.initial_state),
+                               second = part(cut, T, first.final_state);
+        expect_close({{"o", at::cat({first.o, second.o}, 1)}, {"final_state", second.final_state}},
+                     {{"o", whole.o}, {"final_state", whole.final_state}}, at::kDouble,
+                     fmt::format("cut {}", cut));
+      }
+    }
+  });
+}
+
+TEST(PrismChunk, EachOutputAloneHasItsGradient) {
+  for_every_case([](const ChunkCase&, const ChunkTensors& tensors) {
+    const ChunkTensors x = tensors.to(at::kDouble);
+    const auto gradients = [&](const ChunkFunction& function, bool of_o) {
+      for (const auto& [name, leaf] : x.leaves()) leaf.requires_grad_();
+      const PrismChunkResult result = function(x.args());
+      std::vector<Tensor> inputs;
+      for (const auto& [name, leaf] : x.leaves()) inputs.push_back(leaf);
+      Named named;
+      const auto found = torch::autograd::grad({of_o ? result.o : result.final_state}, inputs,
+                                               {of_o ? x.up_o : x.up_final_state}, false, false, true);
+      for (size_t i = 0; i < inputs.size(); ++i)
+        named.emplace_back("d_" + x.leaves()[i].first,
+                           found[i].defined() ? found[i] : at::zeros_like(inputs[i]));
+      return named;
+    };
+    for (const Implementation implementation : kImplementations)
+      for (const bool of_o : {true, false})
+        expect_close(gradients(with(implementation), of_o), gradients(token_loop, of_o), at::kDouble,
+                     fmt::format("{} {}", implementation_name(implementation), of_o ? "o" : "final_state"));
+  });
 }
 
 TEST(PrismChunk, EveryChunkLengthIsExact) {
