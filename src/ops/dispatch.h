@@ -3,6 +3,7 @@
 // into.
 #include <ATen/core/dispatch/Dispatcher.h>
 #include <ATen/core/grad_mode.h>
+#include <ATen/ops/empty.h>
 
 #include <optional>
 #include <utility>
@@ -23,6 +24,9 @@ template <class... Tensors>
 bool records_gradients(const Tensors&... tensors) {
   return c10::GradMode::is_enabled() && (wants_grad(tensors) || ...);
 }
+
+/// The empty tensor that an operator returns for what was not asked for; outputs may not share memory.
+inline at::Tensor nothing(const at::Tensor& like) { return at::empty({0}, like.options()); }
 
 /// Operators return an empty tensor for what was not asked for; C++ callers get an undefined one.
 inline at::Tensor undefined_unless(bool wanted, const at::Tensor& tensor) {

@@ -13,6 +13,7 @@
 
 #include "arguments.h"
 #include "chunk_layout.h"
+#include "dispatch.h"
 #include "prism_chunk_call.h"
 
 namespace prism {
@@ -195,7 +196,6 @@ Tensor Chunks::run_state_gradients(const Tensor& d_o, const std::optional<Tensor
 }
 
 ChunkOutputs Chunks::forward(bool return_final_state, bool save_states) {
-  const Tensor none = at::empty({0}, w_.options());
   const Tensor buffer = run_states();
   const int64_t count = call_.cu_seqlens ? call_.tokens() / C_ + layout_.sequences() : layout_.chunks();
   const Tensor starts = layout_.chunk_starts(buffer, count);
@@ -203,13 +203,12 @@ ChunkOutputs Chunks::forward(bool return_final_state, bool save_states) {
   add_states(S0);
   const Tensor o = at::bmm(gq_, S0).baddbmm_(P_, values_);
   return {scatter(o, H_, 1, V_, call_.q.scalar_type()).squeeze(2),
-          return_final_state ? layout_.finals(buffer) : none, save_states ? starts : none};
+          return_final_state ? layout_.finals(buffer) : nothing(w_), save_states ? starts : nothing(w_)};
 }
 
 ChunkGradients Chunks::backward(const Tensor& chunk_states, const std::optional<Tensor>& d_o,
                                 const std::optional<Tensor>& d_final_state) {
   const at::ScalarType type = call_.q.scalar_type();
-  const Tensor none = at::empty({0}, w_.options());
   const Tensor S0 = matrices(chunk_states.narrow(0, 0, layout_.chunks()));
   add_states(S0);
   const Tensor dO = d_o ? layout_.gather(d_o->unsqueeze(2), type_).view({-1, C_, V_})
@@ -252,13 +251,14 @@ ChunkGradients Chunks::backward(const Tensor& chunk_states, const std::optional<
   const Tensor dg =
       sum_over_spans(entries) + at::matmul(rows, ones.tril()) + at::matmul(columns, ones.triu(1)) + through;
 
-  return {scatter(dq, J_, 1, K_, type).squeeze(2),
-          scatter(dk, J_, L_, K_, type),
-          scatter(dvalues, H_, L_, V_, type),
-          scatter(db, H_, 1, 1, type_).view(call_.b.sizes()),
-          scatter(dg, H_, 1, 1, type_).view(call_.g.sizes()),
-          call_.erase_read ? scatter(de, J_, 1, K_, type).squeeze(2) : none,
-          call_.initial_state ? layout_.unsorted(buffer.narrow(0, 0, layout_.sequences())).clone() : none};
+  return {
+      scatter(dq, J_, 1, K_, type).squeeze(2),
+      scatter(dk, J_, L_, K_, type),
+      scatter(dvalues, H_, L_, V_, type),
+      scatter(db, H_, 1, 1, type_).view(call_.b.sizes()),
+      scatter(dg, H_, 1, 1, type_).view(call_.g.sizes()),
+      call_.erase_read ? scatter(de, J_, 1, K_, type).squeeze(2) : nothing(w_),
+      call_.initial_state ? layout_.unsorted(buffer.narrow(0, 0, layout_.sequences())).clone() : nothing(w_)};
 }
 
 }  // namespace

@@ -3,6 +3,7 @@
 #include <ATen/ops/zeros.h>
 
 #include "arguments.h"
+#include "dispatch.h"
 #include "kernel_views.h"
 #include "prism/kernels/prism_chunk.h"
 #include "prism_chunk_call.h"
@@ -67,11 +68,11 @@ int64_t fused_chunk_length(at::ScalarType type, int64_t key_width, int64_t value
 ChunkOutputs prism_chunk_fused(const ChunkCall& call, bool return_final_state, bool save_states) {
   const KernelCall kernel(call);
   const at::ScalarType state_type = gate_type(call.q.scalar_type());
-  const Tensor none = at::empty({0}, call.b.options());
   const Tensor o =
       at::empty({call.batch(), call.tokens(), call.heads(), call.value_width()}, call.q.options());
-  const Tensor final_state = return_final_state ? empty_states(call, call.sequences(), state_type) : none;
-  Tensor chunk_states = none;
+  const Tensor final_state =
+      return_final_state ? empty_states(call, call.sequences(), state_type) : nothing(call.b);
+  Tensor chunk_states = nothing(call.b);
   if (save_states) {
     const std::optional<c10::SymInt> packed =
         call.cu_seqlens ? std::optional<c10::SymInt>(call.sequences()) : std::nullopt;
@@ -87,11 +88,10 @@ ChunkGradients prism_chunk_fused_backward(const ChunkCall& call, const Tensor& c
                                           const std::optional<Tensor>& d_o,
                                           const std::optional<Tensor>& d_final_state) {
   const KernelCall kernel(call);
-  const Tensor none = at::empty({0}, call.b.options());
   const Tensor dq = empty_like_input(call.q), dk = empty_like_input(call.k), dw = empty_like_input(call.w),
                db = empty_like_input(call.b), dg = empty_like_input(call.g),
-               derase = call.erase_read ? empty_like_input(*call.erase_read) : none,
-               dinitial = call.initial_state ? empty_like_input(*call.initial_state) : none;
+               derase = call.erase_read ? empty_like_input(*call.erase_read) : nothing(call.b),
+               dinitial = call.initial_state ? empty_like_input(*call.initial_state) : nothing(call.b);
   const Tensor dO =
       d_o ? *d_o
           : at::zeros({call.batch(), call.tokens(), call.heads(), call.value_width()}, call.q.options());

@@ -3,6 +3,7 @@
 
 #include <vector>
 
+#include "dispatch.h"
 #include "prism_refine_call.h"
 
 namespace prism {
@@ -56,8 +57,7 @@ RefineOutputs prism_refine_composed(const RefineCall& call, bool return_delta_an
   std::vector<Tensor> w;
   for (int64_t l = 0; l < loop.steps; ++l) w.push_back((loop.beta[l] * loop.delta[l]).to(type));
   if (!return_delta_and_residual) {
-    const Tensor none = at::empty({0}, call.v.options());
-    return {at::stack(w, -3), none, none.clone()};
+    return {at::stack(w, -3), nothing(call.v), nothing(call.v)};
   }
   return {at::stack(w, -3), at::stack(loop.delta, -3).to(type),
           loop.last_residual.to(type, false, /*copy=*/true)};
@@ -83,9 +83,9 @@ RefineGradients prism_refine_composed_backward(const RefineCall& call, const Ref
     dp[l] = (dx * loop.residual[l]).to(type);
     dr.addcmul_(loop.p[l], dx);
   }
-  const Tensor none = at::empty({0}, call.v.options()), dv = dr.to(type);
-  return {dv, call.u ? dv.neg() : none, call.p ? at::stack(dp, -3) : none.clone(),
-          call.beta ? at::stack(dbeta, -2) : none.clone()};
+  const Tensor dv = dr.to(type);
+  return {dv, call.u ? dv.neg() : nothing(call.v), call.p ? at::stack(dp, -3) : nothing(call.v),
+          call.beta ? at::stack(dbeta, -2) : nothing(call.v)};
 }
 
 }  // namespace prism

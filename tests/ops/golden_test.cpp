@@ -34,7 +34,8 @@ TEST(Golden, EveryVectorFileIsMatched) {
   if (!fs::exists(folder)) GTEST_SKIP() << "skipped: " << folder << " is absent";
   const Outcome outcome = run_golden(folder.string());
   EXPECT_EQ(outcome.status, 0) << outcome.output;
-  for (const char* op : {"linear", "mamba2", "delta", "gdn", "comba", "prism", "prism_delta", "prism_refine"})
+  for (const char* op : {"linear", "mamba2", "delta", "gdn", "comba", "prism", "prism_delta", "prism_refine",
+                         "softmax", "sasrec_block"})
     EXPECT_NE(outcome.output.find(std::string("\n") + op + " "), std::string::npos) << op;
 }
 
