@@ -1,5 +1,6 @@
 #include "ops/chunk_cases.h"
 
+#include <ATen/Parallel.h>
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
@@ -11,6 +12,17 @@
 namespace prism::test {
 
 using at::Tensor;
+
+namespace {
+
+/// Tensors this small gain nothing from threads, and threads that wait for each other cost a busy machine
+/// minutes. The tests about threads set their own number.
+class OneThread : public testing::Environment {
+  void SetUp() override { at::set_num_threads(1); }
+};
+[[maybe_unused]] const auto* const kOneThread = testing::AddGlobalTestEnvironment(new OneThread);
+
+}  // namespace
 
 const std::vector<ChunkCase>& chunk_cases() {
   static const std::vector<ChunkCase> cases = {
