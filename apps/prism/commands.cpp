@@ -9,10 +9,16 @@ const std::vector<CommandEntry>& commands() {
        make_data},
       {"baselines", "popularity and item-to-item transitions, fully ranked",
        "prism baselines ml-100k.inter --ks 10,20 --no-filter-seen", make_baselines},
-      {"train", "train a recommender into a run folder", "prism train recipes/ml-100k.toml --file ml-100k.inter",
-       make_train},
+      {"train", "train a recommender into a run folder",
+       "prism train recipes/ml-100k.toml --file ml-100k.inter", make_train},
       {"info", "everything about a run folder", "prism info runs/ml-100k", make_info},
       {"report", "a page with pictures about a run folder", "prism report runs/ml-100k", make_report},
+      {"evaluate", "figures of a run beside popularity and Markov", "prism evaluate runs/ml-100k",
+       make_evaluate},
+      {"recommend", "what a user, a history or everyone should see next",
+       "prism recommend runs/ml-100k --items 50,181,172 --top 5", make_recommend},
+      {"export", "item vectors and weights for other programs", "prism export runs/ml-100k --out vectors",
+       make_export},
   };
   return list;
 }

@@ -9,6 +9,9 @@ std::unique_ptr<Command> make_baselines();
 std::unique_ptr<Command> make_train();
 std::unique_ptr<Command> make_info();
 std::unique_ptr<Command> make_report();
+std::unique_ptr<Command> make_evaluate();
+std::unique_ptr<Command> make_recommend();
+std::unique_ptr<Command> make_export();
 
 /// Every command, in the order of the list that `prism` prints.
 const std::vector<CommandEntry>& commands();

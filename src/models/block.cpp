@@ -25,7 +25,7 @@ at::Tensor Block::feed_forward(const at::Tensor& x) const {
 
 at::Tensor Block::forward(const at::Tensor& x_BTD, const Packing& packing, const Dropout& drop) {
   if (whole_) {
-    mixer_->set_dropout(drop);
+    if (is_training()) mixer_->set_dropout(drop);  // evaluation writes nothing: threads may share a model
     return mixer_->forward(x_BTD, packing);
   }
   const at::Tensor mixed = mixer_->forward(rms_norm(x_BTD, mixer_norm_), packing);

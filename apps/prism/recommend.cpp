@@ -1,0 +1,164 @@
+// prism recommend RUN: lists for a user of the log, for a history, for a file of histories, or for everyone.
+#include <fmt/ranges.h>
+
+#include <fstream>
+#include <iostream>
+
+#include "commands.h"
+#include "id_lists.h"
+#include "list_writer.h"
+#include "prism/core/error.h"
+#include "prism/core/log.h"
+#include "prism/core/progress.h"
+#include "prism/core/text.h"
+#include "prism/evaluate/user_vectors.h"
+#include "prism/ops/device.h"
+#include "prism/serve/open_service.h"
+#include "prism/serve/run_log.h"
+#include "prism/train/interrupt.h"
+
+namespace prism::cli {
+namespace {
+
+void report(const Recommendations& list) {
+  if (!list.unknown.empty()) {
+    const size_t shown = std::min<size_t>(list.unknown.size(), 5);
+    std::vector<std::string> names;
+    for (size_t i = 0; i < shown; ++i) names.push_back("\"" + shortened(list.unknown[i]) + "\"");
+    warn("{} unknown {} skipped: {}{}", list.unknown.size(),
+         list.unknown.size() == 1 ? "item is" : "items are", fmt::join(names, ", "),
+         shown < list.unknown.size() ? ", ..." : "");
+  }
+  if (!list.note.empty()) info("{}", list.note);
+}
+
+class Recommend : public Command {
+ public:
+  void declare(CLI::App& app, const std::vector<std::string>&) override {
+    app.add_option("RUN", run_, "run folder of prism train")->required();
+    auto* who = app.add_option_group("For whom (one of these)");
+    who->add_option("--user", user_, "a user of the log, from the whole history");
+    items_option_ =
+        who->add_option("--items", items_, "a history, oldest first: a,b,c; \"\" for someone new");
+    who->add_option(
+        "--input", input_,
+        "a file of histories, one a line, items between tabs or blanks; - reads the standard input");
+    who->add_flag("--all-users", all_users_, "every user of the log");
+    who->require_option(1);
+    app.add_option("--top,-k", options_.top, "length of a list")
+        ->check(CLI::Range(1, 1000000000))
+        ->capture_default_str();
+    app.add_flag("!--no-filter-seen", options_.filter_seen, "also items of the history");
+    app.add_option("--allow", allow_, "only these items: a,b,c or @FILE with one a line");
+    app.add_option("--exclude", exclude_, "never these items: a,b,c or @FILE with one a line");
+    app.add_option("--data", data_, "the log, where it is not the file that the run was trained on");
+    app.add_option("--format", format_,
+                   "table, csv or json (one object a line); default: table, csv for --all-users")
+        ->check(CLI::IsMember({"table", "csv", "json"}));
+    app.add_option("--out,-o", out_, "a file instead of the standard output; it appears when it is complete");
+  }
+
+  int run(const Globals& globals) override {
+    options_.allow = split_ids(allow_);
+    options_.exclude = split_ids(exclude_);
+    const Run run = open_run(run_, require_device(globals.device));
+    RecommenderService service = make_service(run);
+    Output output(out_);
+    ListWriter writer(output, format(globals), !run.titles.empty());
+    const int status = all_users_ ? everyone(run, service, writer) : some(run, service, writer);
+    if (status != 0) return status;
+    writer.finish();
+    output.commit();
+    return 0;
+  }
+
+ private:
+  ListFormat format(const Globals& globals) const {
+    if (globals.json || format_ == "json") return ListFormat::kJson;
+    if (format_ == "csv" || (format_.empty() && all_users_)) return ListFormat::kCsv;
+    return ListFormat::kTable;
+  }
+
+  int some(const Run& run, RecommenderService& service, ListWriter& writer) {
+    if (!input_.empty())
+      from_file(service, writer);
+    else if (items_option_->count() > 0)
+      one("", service.recommend(split_ids(items_), options_), writer);
+    else
+      for_user(run, service, writer);
+    return 0;
+  }
+
+  void one(std::string_view name, const Recommendations& list, ListWriter& writer) {
+    writer.add(name, list);
+    report(list);
+  }
+
+  void for_user(const Run& run, RecommenderService& service, ListWriter& writer) {
+    const RunLog log = read_run_log(run, data_);
+    const int64_t user = log.log.users.find(user_);
+    check(user >= 0, "user \"{}\" is not among the {} users of {}; --items takes the history of someone else",
+          shortened(user_), with_commas(log.log.users.size()), log.file);
+    std::vector<std::string> history;
+    std::vector<int64_t> seconds;
+    for (const int32_t item : log.log.history(user)) history.emplace_back(log.log.items.name(item));
+    for (const int64_t time : log.log.times(user)) seconds.push_back(time / ticks_per_second(log.log));
+    one(user_, service.recommend(history, options_, seconds), writer);
+  }
+
+  /// Lists are named by their lines.
+  void from_file(RecommenderService& service, ListWriter& writer) {
+    std::ifstream file;
+    if (input_ != "-") file.open(input_);
+    std::istream& stream = input_ == "-" ? std::cin : file;
+    check(stream.good(), "{}: cannot be read", input_);
+    int64_t number = 0;
+    for (std::string line; std::getline(stream, line);)
+      one(std::to_string(++number), service.recommend(split_history(line), options_), writer);
+  }
+
+  int everyone(const Run& run, RecommenderService& service, ListWriter& writer) {
+    const RunLog log = read_run_log(run, data_);
+    const InterruptGuard interrupts;
+    Progress progress("recommend", log.log.users.size(), "users");
+    int64_t done = 0;
+    service.recommend_all(log.log, options_, [&](int64_t first, const BatchRecommendations& lists) {
+      write_block(log.log, service, first, lists, writer);
+      done += static_cast<int64_t>(lists.found.size());
+      progress.advance(static_cast<int64_t>(lists.found.size()));
+      return InterruptGuard::pending() == 0;
+    });
+    progress.finish();
+    const int signal = InterruptGuard::pending();
+    if (signal == 0 || done == log.log.users.size()) return 0;
+    warn("stopped after {} of {} users{}", with_commas(done), with_commas(log.log.users.size()),
+         out_.empty() ? "" : "; " + out_ + " was not written");
+    return 128 + signal;
+  }
+
+  static void write_block(const Interactions& log, const RecommenderService& service, int64_t first,
+                          const BatchRecommendations& lists, ListWriter& writer) {
+    std::vector<ListItem> items;
+    for (size_t u = 0; u < lists.found.size(); ++u) {
+      items.clear();
+      for (int64_t i = 0; i < lists.found[u]; ++i) {
+        const auto at = u * static_cast<size_t>(lists.top) + static_cast<size_t>(i);
+        items.push_back(
+            {service.vocabulary().name(lists.items[at]), service.title(lists.items[at]), lists.scores[at]});
+      }
+      const int64_t user = first + static_cast<int64_t>(u);
+      writer.add(log.users.name(user), items, log.length(user) == 0);
+    }
+  }
+
+  RecommendOptions options_;
+  std::string run_, user_, items_, input_, allow_, exclude_, data_, format_, out_;
+  bool all_users_ = false;
+  CLI::Option* items_option_ = nullptr;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_recommend() { return std::make_unique<Recommend>(); }
+
+}  // namespace prism::cli
