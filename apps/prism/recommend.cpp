@@ -3,6 +3,7 @@
 
 #include <fstream>
 #include <iostream>
+#include <optional>
 
 #include "commands.h"
 #include "id_lists.h"
@@ -11,7 +12,6 @@
 #include "prism/core/log.h"
 #include "prism/core/progress.h"
 #include "prism/core/text.h"
-#include "prism/evaluate/user_vectors.h"
 #include "prism/ops/device.h"
 #include "prism/serve/open_service.h"
 #include "prism/serve/run_log.h"
@@ -63,9 +63,13 @@ class Recommend : public Command {
     options_.exclude = split_ids(exclude_);
     const Run run = open_run(run_, require_device(globals.device));
     RecommenderService service = make_service(run);
+    std::optional<RunLog> data;
+    if (all_users_ || !user_.empty()) data = read_run_log(run, data_);
+    std::optional<InterruptGuard> interrupts;
+    if (all_users_) interrupts.emplace();
     Output output(out_);
     ListWriter writer(output, format(globals), !run.titles.empty());
-    const int status = all_users_ ? everyone(run, service, writer) : some(run, service, writer);
+    const int status = all_users_ ? everyone(data->log, service, writer) : some(data, service, writer);
     if (status != 0) return status;
     writer.finish();
     output.commit();
@@ -79,13 +83,13 @@ class Recommend : public Command {
     return ListFormat::kTable;
   }
 
-  int some(const Run& run, RecommenderService& service, ListWriter& writer) {
+  int some(const std::optional<RunLog>& data, RecommenderService& service, ListWriter& writer) {
     if (!input_.empty())
       from_file(service, writer);
     else if (items_option_->count() > 0)
       one("", service.recommend(split_ids(items_), options_), writer);
     else
-      for_user(run, service, writer);
+      for_user(*data, service, writer);
     return 0;
   }
 
@@ -94,16 +98,12 @@ class Recommend : public Command {
     report(list);
   }
 
-  void for_user(const Run& run, RecommenderService& service, ListWriter& writer) {
-    const RunLog log = read_run_log(run, data_);
-    const int64_t user = log.log.users.find(user_);
+  void for_user(const RunLog& data, RecommenderService& service, ListWriter& writer) {
+    const Interactions& log = data.log;
+    const int64_t user = log.users.find(user_);
     check(user >= 0, "user \"{}\" is not among the {} users of {}; --items takes the history of someone else",
-          shortened(user_), with_commas(log.log.users.size()), log.file);
-    std::vector<std::string> history;
-    std::vector<int64_t> seconds;
-    for (const int32_t item : log.log.history(user)) history.emplace_back(log.log.items.name(item));
-    for (const int64_t time : log.log.times(user)) seconds.push_back(time / ticks_per_second(log.log));
-    one(user_, service.recommend(history, options_, seconds), writer);
+          shortened(user_), with_commas(log.users.size()), data.file);
+    one(user_, service.recommend_user(log, user, options_), writer);
   }
 
   /// Lists are named by their lines.
@@ -117,21 +117,20 @@ class Recommend : public Command {
       one(std::to_string(++number), service.recommend(split_history(line), options_), writer);
   }
 
-  int everyone(const Run& run, RecommenderService& service, ListWriter& writer) {
-    const RunLog log = read_run_log(run, data_);
-    const InterruptGuard interrupts;
-    Progress progress("recommend", log.log.users.size(), "users");
+  int everyone(const Interactions& log, RecommenderService& service, ListWriter& writer) {
+    const int64_t users = log.users.size();
+    Progress progress("recommend", users, "users");
     int64_t done = 0;
-    service.recommend_all(log.log, options_, [&](int64_t first, const BatchRecommendations& lists) {
-      write_block(log.log, service, first, lists, writer);
+    service.recommend_all(log, options_, [&](int64_t first, const BatchRecommendations& lists) {
+      write_block(log, service, first, lists, writer);
       done += static_cast<int64_t>(lists.found.size());
       progress.advance(static_cast<int64_t>(lists.found.size()));
       return InterruptGuard::pending() == 0;
     });
     progress.finish();
     const int signal = InterruptGuard::pending();
-    if (signal == 0 || done == log.log.users.size()) return 0;
-    warn("stopped after {} of {} users{}", with_commas(done), with_commas(log.log.users.size()),
+    if (signal == 0 || done == users) return 0;
+    warn("stopped after {} of {} users{}", with_commas(done), with_commas(users),
          out_.empty() ? "" : "; " + out_ + " was not written");
     return 128 + signal;
   }

@@ -102,6 +102,32 @@ Recommendations ServiceImpl::list(const float* user_vector, std::span<const int3
   return result;
 }
 
+Recommendations ServiceImpl::answer(const std::vector<std::string_view>& history,
+                                    std::span<const int64_t> times, int64_t ticks,
+                                    const RecommendOptions& options) const {
+  std::vector<std::string> unknown;
+  std::vector<int32_t> items;
+  std::vector<int64_t> known_times;
+  for (size_t i = 0; i < history.size(); ++i) {
+    const int64_t index = parts.items.find(history[i]);
+    if (index < 0) {
+      unknown.emplace_back(history[i]);
+      continue;
+    }
+    items.push_back(static_cast<int32_t>(index));
+    if (!times.empty()) known_times.push_back(times[i]);
+  }
+  at::Tensor vector;
+  if (!items.empty()) {
+    const History known{.items = items, .times = known_times};
+    vector = user_vectors(*parts.model, {&known, 1}, ticks);
+  }
+  Recommendations result =
+      list(vector.defined() ? vector.const_data_ptr<float>() : nullptr, sorted_unique(items), options);
+  result.unknown.insert(result.unknown.begin(), unknown.begin(), unknown.end());
+  return result;
+}
+
 uint32_t ServiceImpl::weights_fingerprint() const {
   if (fingerprint) return fingerprint;
   uint32_t crc = 0;
@@ -123,27 +149,15 @@ Recommendations RecommenderService::recommend(std::span<const std::string> histo
                                               std::span<const int64_t> seconds) {
   check(seconds.empty() || seconds.size() == history.size(), "recommend: {} items, but {} times",
         history.size(), seconds.size());
-  std::vector<std::string> unknown;
-  std::vector<int32_t> items;
-  std::vector<int64_t> times;
-  for (size_t i = 0; i < history.size(); ++i) {
-    const int64_t index = impl_->parts.items.find(history[i]);
-    if (index < 0) {
-      unknown.push_back(history[i]);
-      continue;
-    }
-    items.push_back(static_cast<int32_t>(index));
-    if (!seconds.empty()) times.push_back(seconds[i]);
-  }
-  at::Tensor vector;
-  if (!items.empty()) {
-    const History known{.items = items, .times = times};
-    vector = user_vectors(*impl_->parts.model, {&known, 1});
-  }
-  Recommendations result =
-      impl_->list(vector.defined() ? vector.const_data_ptr<float>() : nullptr, sorted_unique(items), options);
-  result.unknown.insert(result.unknown.begin(), unknown.begin(), unknown.end());
-  return result;
+  return impl_->answer({history.begin(), history.end()}, seconds, 1, options);
+}
+
+Recommendations RecommenderService::recommend_user(const Interactions& log, int64_t user,
+                                                   const RecommendOptions& options) {
+  check(user >= 0 && user < log.users.size(), "recommend: user {} of {}", user, log.users.size());
+  std::vector<std::string_view> history;
+  for (const int32_t item : log.history(user)) history.push_back(log.items.name(item));
+  return impl_->answer(history, log.times(user), ticks_per_second(log), options);
 }
 
 int64_t RecommenderService::items() const { return impl_->panels.items(); }

@@ -22,6 +22,9 @@ struct ServiceImpl {
   /// The list for a user vector (float [D] on the CPU), or by popularity where it is null. `seen` ascending.
   Recommendations list(const float* user_vector, std::span<const int32_t> seen,
                        const RecommendOptions& options) const;
+  /// The list after a history of ids; `times` one an item in units of 1 / ticks seconds, or empty.
+  Recommendations answer(const std::vector<std::string_view>& history, std::span<const int64_t> times,
+                         int64_t ticks, const RecommendOptions& options) const;
   /// A checksum of the model's weights, to recognise sessions of another model.
   uint32_t weights_fingerprint() const;
 };

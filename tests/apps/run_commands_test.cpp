@@ -143,8 +143,9 @@ TEST_F(RunCommands, InterruptedBatchLeavesAWholeFileOrNone) {
     process.kill(SIGINT);
     const int status = process.wait();
     EXPECT_EQ(fs::exists(path("many.out")), status == 0) << status << process.err();
+    if (status != 128 + SIGINT) continue;  // before the program could know, or after its end
     for (const auto& entry : fs::directory_iterator(folder_))
-      if (status == 128 + SIGINT) EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("many.out")));
+      EXPECT_THAT(entry.path().filename().string(), Not(HasSubstr("many.out")));
   }
 }
 

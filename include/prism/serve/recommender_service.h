@@ -80,6 +80,9 @@ class RecommenderService {
   Recommendations recommend(std::span<const std::string> history, const RecommendOptions& options = {},
                             std::span<const int64_t> seconds = {});
 
+  /// The same for a user of a log, with the times that the log has.
+  Recommendations recommend_user(const Interactions& log, int64_t user, const RecommendOptions& options = {});
+
   /// Lists for all users of a log from their whole histories, in blocks: `write(first_user, lists)` is called
   /// in the order of users. Items of the log are matched by id. Users without a known item get the popular
   /// items. `write` returns false to stop early.
