@@ -165,20 +165,19 @@ Prism::Token Prism::token(const at::Tensor& x, const Convolution& convolve) cons
 Prism::Projected Prism::project(const at::Tensor& u) const {
   const auto& c = config_;
   const auto sizes = columns();
-  at::Tensor bias;  // of the gains alone, where they come straight from this projection
-  if (gain_bias_.defined() && !gains_weight_.defined())
-    bias = at::constant_pad_nd(gain_bias_, {sizes[0] + sizes[1] + sizes[2] + sizes[3], sizes[5] + sizes[6]});
-  const at::Tensor projected = at::linear(u, in_weight_, bias);
+  const at::Tensor projected = at::linear(u, in_weight_);
   if (!c.solver_rank) {
     const auto parts = projected.split_with_sizes(
         {sizes[0], sizes[1] + sizes[2], sizes[3], sizes[4], sizes[5], sizes[6]}, -1);
-    return {parts[0], parts[1], parts[2], parts[3], parts[4], parts[5]};
+    // Added here, not in the product: there its gradient would sum over every column of the projection.
+    const at::Tensor gains = gain_bias_.defined() ? parts[3] + gain_bias_ : parts[3];  // eq. 13
+    return {parts[0], parts[1], parts[2], gains, parts[4], parts[5]};
   }
   const auto parts = projected.split_with_sizes(sizes, -1);
   Projected p{parts[0], parts[1], parts[3], parts[4], parts[5], parts[6]};
   if (later_keys_weight_.defined())
     p.keys = at::cat({p.keys, through_rank(parts[2], later_keys_weight_)}, -1);
-  if (gains_weight_.defined()) p.gains = through_rank(parts[4], gains_weight_) + gain_bias_;  // eq. 13
+  if (gains_weight_.defined()) p.gains = through_rank(parts[4], gains_weight_) + gain_bias_;
   return p;
 }
 
@@ -191,7 +190,8 @@ at::Tensor Prism::writes(const at::Tensor& u, const Projected& p, const at::Tens
     w = (v.unsqueeze(-3) * step_size.unsqueeze(-1)).to(v.scalar_type());
   } else {
     std::optional<at::Tensor> gains;
-    if (c.gain == Gain::kLearned) gains = unflatten(p.gains, {c.steps, c.heads, c.value_width});
+    if (c.gain == Gain::kLearned)
+      gains = unflatten(p.gains.to(v.scalar_type()), {c.steps, c.heads, c.value_width});
     const at::Tensor anchor = unflatten(u.to(v.scalar_type()), {c.heads, c.value_width});
     w = prism_refine(v, anchor, gains, step_size, c.nonlinearity, c.residual).w;  // eq. 14-16
   }
