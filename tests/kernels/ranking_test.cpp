@@ -1,6 +1,8 @@
 #include "prism/kernels/ranking.h"
 
 #include <gtest/gtest.h>
+#include <hwy/highway.h>
+#include <hwy/targets.h>
 #include <omp.h>
 
 #include <algorithm>
@@ -101,36 +103,52 @@ const std::vector<Shape> kShapes = {{1, 1, 1, true},     {1, 64, 3, true},   {5,
                                     {6, 65, 16, false},  {7, 200, 64, true}, {200, 1000, 5, true},
                                     {13, 300, 50, false}};
 
-TEST(Ranking, CountsAndListsAgreeWithSortingEveryScore) {
-  for (const Shape& shape : kShapes) {
-    const Problem problem(shape.users, shape.items, shape.width, shape.coarse);
-    const ItemPanels panels(problem.item_vectors.data(), shape.items, shape.width);
-    std::vector<RankCounts> counts(static_cast<size_t>(shape.users));
-    rank_targets(panels, problem.rank_users(), problem.targets.data(), counts.data());
-    const int64_t k = 20;
-    std::vector<int32_t> top(static_cast<size_t>(shape.users * k));
-    std::vector<float> scores(top.size());
-    std::vector<int64_t> found(static_cast<size_t>(shape.users));
-    top_items(panels, problem.rank_users(), k, top.data(), scores.data(), found.data());
-    for (int64_t u = 0; u < shape.users; ++u) {
-      const auto s = user_scores(problem, panels, u);
-      std::vector<bool> candidate(s.size());
-      std::vector<int32_t> order;
-      for (int32_t i = 0; i < shape.items; ++i) {
-        candidate[static_cast<size_t>(i)] = !problem.is_seen(u, i);
-        if (candidate[static_cast<size_t>(i)]) order.push_back(i);
-      }
-      EXPECT_TRUE(same(counts[static_cast<size_t>(u)],
-                       brute_counts(s, candidate, problem.targets[static_cast<size_t>(u)])));
-      std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return comes_before(s, a, b); });
-      ASSERT_EQ(found[static_cast<size_t>(u)], std::min<int64_t>(k, static_cast<int64_t>(order.size())));
-      for (int64_t i = 0; i < found[static_cast<size_t>(u)]; ++i) {
-        const auto item = order[static_cast<size_t>(i)];
-        ASSERT_EQ(top[static_cast<size_t>(u * k + i)], item) << "user " << u << " place " << i;
-        EXPECT_EQ(scores[static_cast<size_t>(u * k + i)], s[static_cast<size_t>(item)]);
-      }
+/// Ranks and lists against sorting every score of every user.
+void check_shape(const Shape& shape) {
+  const Problem problem(shape.users, shape.items, shape.width, shape.coarse);
+  const ItemPanels panels(problem.item_vectors.data(), shape.items, shape.width);
+  std::vector<RankCounts> counts(static_cast<size_t>(shape.users));
+  rank_targets(panels, problem.rank_users(), problem.targets.data(), counts.data());
+  const int64_t k = 20;
+  std::vector<int32_t> top(static_cast<size_t>(shape.users * k));
+  std::vector<float> scores(top.size());
+  std::vector<int64_t> found(static_cast<size_t>(shape.users));
+  top_items(panels, problem.rank_users(), k, top.data(), scores.data(), found.data());
+  for (int64_t u = 0; u < shape.users; ++u) {
+    const auto s = user_scores(problem, panels, u);
+    std::vector<bool> candidate(s.size());
+    std::vector<int32_t> order;
+    for (int32_t i = 0; i < shape.items; ++i) {
+      candidate[static_cast<size_t>(i)] = !problem.is_seen(u, i);
+      if (candidate[static_cast<size_t>(i)]) order.push_back(i);
+    }
+    EXPECT_TRUE(same(counts[static_cast<size_t>(u)],
+                     brute_counts(s, candidate, problem.targets[static_cast<size_t>(u)])));
+    std::sort(order.begin(), order.end(), [&](int32_t a, int32_t b) { return comes_before(s, a, b); });
+    ASSERT_EQ(found[static_cast<size_t>(u)], std::min<int64_t>(k, static_cast<int64_t>(order.size())));
+    for (int64_t i = 0; i < found[static_cast<size_t>(u)]; ++i) {
+      const auto item = order[static_cast<size_t>(i)];
+      ASSERT_EQ(top[static_cast<size_t>(u * k + i)], item) << "user " << u << " place " << i;
+      EXPECT_EQ(scores[static_cast<size_t>(u * k + i)], s[static_cast<size_t>(item)]);
     }
   }
+}
+
+TEST(Ranking, CountsAndListsAgreeWithSortingEveryScore) {
+  for (const Shape& shape : kShapes) check_shape(shape);
+}
+
+TEST(Ranking, EveryInstructionSetOfThisMachine) {
+  ASSERT_FALSE(hwy::SupportedAndGeneratedTargets().empty());
+  for (const int64_t target : hwy::SupportedAndGeneratedTargets()) {
+    SCOPED_TRACE(hwy::TargetName(target));
+    hwy::SetSupportedTargetsForTest(target);
+    hwy::GetChosenTarget().Update(target);
+    check_shape({7, 200, 64, true});
+    check_shape({13, 300, 50, false});
+  }
+  hwy::SetSupportedTargetsForTest(0);
+  hwy::GetChosenTarget().Update(hwy::SupportedTargets());
 }
 
 TEST(Ranking, ScoreIsOneFusedChainInTheOrderOfTheWidth) {
