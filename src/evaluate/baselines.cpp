@@ -1,7 +1,6 @@
 #include "prism/evaluate/baselines.h"
 
 #include <algorithm>
-#include <numeric>
 
 #include "transitions.h"
 
@@ -12,106 +11,99 @@ using kernels::RankCounts;
 
 constexpr int64_t kBlock = int64_t{1} << 16;  // cases whose counts are held at a time
 
-// Ranks all items by popularity once; then every target's counts are read off.
-class Standings {
- public:
-  explicit Standings(std::vector<int64_t> counts) : popularity_(std::move(counts)), of_(popularity_.size()) {
-    std::vector<int32_t> order(of_.size());
-    std::iota(order.begin(), order.end(), 0);
-    std::stable_sort(order.begin(), order.end(),
-                     [&](int32_t a, int32_t b) { return popularity(a) > popularity(b); });
-    for (size_t begin = 0, end = 0; begin < order.size(); begin = end) {
-      while (end < order.size() && popularity(order[end]) == popularity(order[begin])) ++end;
-      for (size_t i = begin; i < end; ++i)
-        of_[static_cast<size_t>(order[i])] = {static_cast<int32_t>(begin),
-                                              static_cast<int32_t>(end - begin - 1),
-                                              static_cast<int32_t>(i - begin)};
-    }
-  }
-  int64_t items() const { return static_cast<int64_t>(of_.size()); }
-  int64_t popularity(int32_t item) const { return popularity_[static_cast<size_t>(item)]; }
-  /// All items are candidates.
-  RankCounts of(int32_t target) const {
-    const Standing& s = of_[static_cast<size_t>(target)];
-    return {.greater = s.greater, .equal = s.equal, .equal_before = s.equal_before, .candidates = items()};
-  }
+using Group = PopularityOrder::Group;
+using Next = Transitions::Next;
 
- private:
-  struct Standing {
-    int32_t greater, equal, equal_before;
+// Number of successors that stand before (count, place) in the order of Transitions::by_count.
+int64_t before(std::span<const Next> successors, int32_t count, int32_t place) {
+  const auto stands_before = [&](const Next& next, int) {
+    return next.count > count || (next.count == count && next.place < place);
   };
-  std::vector<int64_t> popularity_;
-  std::vector<Standing> of_;
-};
+  return std::lower_bound(successors.begin(), successors.end(), 0, stands_before) - successors.begin();
+}
 
-// Ranks one target at a time; a thread's own.
+// The same in the order of Transitions::by_place.
+int64_t before(std::span<const Next> successors, int32_t place) {
+  const auto stands_before = [&](const Next& next, int) { return next.place < place; };
+  return std::lower_bound(successors.begin(), successors.end(), 0, stands_before) - successors.begin();
+}
+
+// Ranks one target at a time, in O(log successors) and as much again for every item of the history; a
+// thread's own.
 class Ranker {
  public:
-  Ranker(const Standings& standings, const Transitions& transitions)
-      : standings_(standings),
-        transitions_(transitions),
-        follows_(static_cast<size_t>(standings.items())),
-        hidden_(follows_.size()) {}
+  Ranker(const PopularityOrder& order, const Transitions& transitions)
+      : order_(order), transitions_(transitions), hidden_(static_cast<size_t>(order.items())) {}
 
   void rank(std::span<const int32_t> history, int32_t target, bool filter_seen, RankCounts& popularity,
             RankCounts& markov) {
-    const auto successors = transitions_.after(history.back());
-    popularity = standings_.of(target);
-    markov = by_transitions(successors, target);
+    const int32_t last = order_.place(history.back());
+    const Group group = order_.group(target);
+    const int32_t follows = count_after(last, group.at);
+    popularity = by_popularity(group);
+    markov = follows > 0 ? among_successors(last, group, follows) : behind_successors(last, group);
     if (!filter_seen) return;
-    for (const auto& next : successors) follows_[static_cast<size_t>(next.item)] = next.count;
     for (const int32_t item : history) {
       if (item == target || hidden_[static_cast<size_t>(item)]) continue;
       hidden_[static_cast<size_t>(item)] = true;
-      hide(item, target, popularity, markov);
+      const int32_t place = order_.place(item);
+      hide(popularity, group, place, 0);
+      hide(markov, group, place, count_after(last, place) - follows);
     }
     for (const int32_t item : history) hidden_[static_cast<size_t>(item)] = false;
-    for (const auto& next : successors) follows_[static_cast<size_t>(next.item)] = 0;
   }
 
  private:
-  struct Score {
-    int64_t follows, popularity;
-    auto operator<=>(const Score&) const = default;
-  };
-  Score score(int32_t item, int64_t follows) const { return {follows, standings_.popularity(item)}; }
-
-  // Adds (sign 1) or removes (-1) one item beside the target.
-  static void count(RankCounts& counts, int64_t sign, int32_t item, Score score, int32_t target,
-                    Score target_score) {
-    counts.greater += sign * (score > target_score);
-    counts.equal += sign * (score == target_score);
-    counts.equal_before += sign * (score == target_score && item < target);
+  // How often `place` directly followed `last`.
+  int32_t count_after(int32_t last, int32_t place) const {
+    const auto successors = transitions_.by_place(last);
+    const auto at = static_cast<size_t>(before(successors, place));
+    return at < successors.size() && successors[at].place == place ? successors[at].count : 0;
   }
 
-  RankCounts by_transitions(std::span<const Transitions::Next> successors, int32_t target) const {
-    const auto found = std::lower_bound(successors.begin(), successors.end(), target,
-                                        [](const auto& next, int32_t item) { return next.item < item; });
-    const bool followed = found != successors.end() && found->item == target;
-    const Score target_score = score(target, followed ? found->count : 0);
-    RankCounts counts = standings_.of(target);
-    if (followed)
-      counts.greater = counts.equal = counts.equal_before = 0;  // all but the successors are below
-    for (const auto& next : successors) {
-      if (next.item == target) continue;
-      if (!followed) count(counts, -1, next.item, score(next.item, 0), target, target_score);
-      count(counts, 1, next.item, score(next.item, next.count), target, target_score);
-    }
+  RankCounts by_popularity(const Group& group) const {
+    return {.greater = group.begin,
+            .equal = group.end - group.begin - 1,
+            .equal_before = group.at - group.begin,
+            .candidates = order_.items(),
+            .nan = 0};
+  }
+
+  // The target is a successor: only successors can beat or equal it.
+  RankCounts among_successors(int32_t last, const Group& group, int32_t follows) const {
+    const auto successors = transitions_.by_count(last);
+    const int64_t begin = before(successors, follows, group.begin);
+    return {.greater = begin,
+            .equal = before(successors, follows, group.end) - begin - 1,
+            .equal_before = before(successors, follows, group.at) - begin,
+            .candidates = order_.items(),
+            .nan = 0};
+  }
+
+  // The target is none: all successors beat it, the others stand by popularity.
+  RankCounts behind_successors(int32_t last, const Group& group) const {
+    const auto successors = transitions_.by_place(last);
+    const int64_t begin = before(successors, group.begin);
+    RankCounts counts = by_popularity(group);
+    counts.greater += static_cast<int64_t>(successors.size()) - begin;
+    counts.equal -= before(successors, group.end) - begin;
+    counts.equal_before -= before(successors, group.at) - begin;
     return counts;
   }
 
-  void hide(int32_t item, int32_t target, RankCounts& popularity, RankCounts& markov) const {
-    count(popularity, -1, item, score(item, 0), target, score(target, 0));
-    count(markov, -1, item, score(item, follows_[static_cast<size_t>(item)]), target,
-          score(target, follows_[static_cast<size_t>(target)]));
-    --popularity.candidates;
-    --markov.candidates;
+  // Takes one item from the candidates. `lead`: how much more often than the target it followed the last
+  // item.
+  static void hide(RankCounts& counts, const Group& target, int32_t place, int32_t lead) {
+    const bool equal = lead == 0 && place >= target.begin && place < target.end;
+    counts.greater -= lead > 0 || (lead == 0 && place < target.begin);
+    counts.equal -= equal;
+    counts.equal_before -= equal && place < target.at;
+    --counts.candidates;
   }
 
-  const Standings& standings_;
+  const PopularityOrder& order_;
   const Transitions& transitions_;
-  std::vector<int32_t> follows_;  // [items] of the last item; zero between calls
-  std::vector<char> hidden_;      // [items]; false between calls
+  std::vector<char> hidden_;  // [items]; false between calls
 };
 
 struct Ranked {
@@ -119,7 +111,7 @@ struct Ranked {
   bool target_seen = false;
 };
 
-BaselinePart evaluate_part(const Split& split, Part part, const Standings& standings,
+BaselinePart evaluate_part(const Split& split, Part part, const PopularityOrder& order,
                            const Transitions& transitions, const std::vector<int64_t>& ks, bool filter_seen) {
   BaselinePart result{RankMetrics(ks), RankMetrics(ks)};
   const std::vector<Case>& cases = split.cases(part);
@@ -130,7 +122,7 @@ BaselinePart evaluate_part(const Split& split, Part part, const Standings& stand
     block.assign(static_cast<size_t>(count), {});
 #pragma omp parallel if (count > 256)
     {
-      Ranker ranker(standings, transitions);
+      Ranker ranker(order, transitions);
 #pragma omp for schedule(dynamic, 256)
       for (int64_t i = 0; i < count; ++i) {
         const Case& c = cases[static_cast<size_t>(begin + i)];
@@ -159,10 +151,10 @@ std::vector<int64_t> training_counts(const Interactions& log, const Split& split
 
 BaselineResult evaluate_baselines(const Interactions& log, const Split& split, const std::vector<int64_t>& ks,
                                   bool filter_seen) {
-  const Standings standings(training_counts(log, split));
-  const Transitions transitions(log, split);
-  return {.valid = evaluate_part(split, Part::kValid, standings, transitions, ks, filter_seen),
-          .test = evaluate_part(split, Part::kTest, standings, transitions, ks, filter_seen)};
+  const PopularityOrder order(training_counts(log, split));
+  const Transitions transitions(log, split, order);
+  return {.valid = evaluate_part(split, Part::kValid, order, transitions, ks, filter_seen),
+          .test = evaluate_part(split, Part::kTest, order, transitions, ks, filter_seen)};
 }
 
 }  // namespace prism
