@@ -20,7 +20,7 @@ class TextBlocks {
   /// The text from the beginning, at least `kHeadBytes` of it when the file is longer. Before any next().
   const std::string& head() const { return pending_; }
   /// With quoting, a line break inside a quoted field of `separator` does not end a record.
-  void set_quoting(std::string separator) { quoting_ = std::move(separator); }
+  void set_quoting(const std::string& separator) { quoting_ = separator; }
   /// The next block, about `kBlockBytes` long; it ends with a record. False at the end.
   bool next(std::string& block);
 

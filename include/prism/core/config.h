@@ -60,6 +60,9 @@ struct Field {
   std::string_view unit;
   std::string_view help;
 };
+// Clang 14 does not deduce the arguments of an aggregate by itself.
+template <class Config, class T, class Bounds>
+Field(const char*, T Config::*, Bounds, const char*, const char*) -> Field<Config, T, Bounds>;
 
 using Value =
     std::variant<bool, int64_t, double, std::string, std::vector<int64_t>, std::vector<std::string>>;
