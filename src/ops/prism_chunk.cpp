@@ -7,6 +7,7 @@
 #include <torch/library.h>
 
 #include <algorithm>
+#include <bit>
 #include <cmath>
 #include <mutex>
 #include <string>
@@ -70,26 +71,34 @@ string_view resolve_implementation(string_view asked, const Tensor& q) {
   return "composed";
 }
 
-/// Rows shorter than a chunk need no padding. Symbolic lengths keep the full chunk, so that no trace depends
-/// on them.
-int64_t composed_chunk(const Tensor& q, const OptionalTensor& cu_seqlens) {
-  const auto tokens = q.sym_size(1).maybe_as_int();
-  if (!tokens || present(cu_seqlens)) return kComposedChunk;
-  return std::clamp<int64_t>(*tokens, 1, kComposedChunk);
+/// No longer than the longest sequence, so that short ones need little padding. Traced lengths are unknown
+/// and keep the full chunk.
+int64_t composed_chunk(const Tensor& q, const OptionalTensor& host_offsets) {
+  std::optional<int64_t> longest = q.sym_size(1).maybe_as_int();
+  if (const Tensor* offsets = present(host_offsets)) {
+    if (!offsets->device().is_cpu() || offsets->unsafeGetTensorImpl()->is_python_dispatch())
+      return kComposedChunk;
+    longest = 0;
+    const auto starts = offsets->accessor<int64_t, 1>();
+    for (int64_t n = 1; n < starts.size(0); ++n) longest = std::max(*longest, starts[n] - starts[n - 1]);
+  }
+  if (!longest || *longest >= kComposedChunk) return kComposedChunk;
+  return present(host_offsets) ? int64_t(std::bit_ceil(uint64_t(std::max<int64_t>(*longest, 1))))
+                               : std::max<int64_t>(*longest, 1);
 }
 
 int64_t width_of(const Tensor& tensor, int64_t dim) {
   return tensor.sym_size(dim).guard_int(__FILE__, __LINE__);
 }
 
-Resolved resolve(const Tensor& q, const Tensor& k, const Tensor& w, const OptionalTensor& cu_seqlens,
+Resolved resolve(const Tensor& q, const Tensor& k, const Tensor& w, const OptionalTensor& host_offsets,
                  std::optional<double> scale, int64_t chunk, string_view implementation) {
   check(chunk >= 0, "prism_chunk: chunk is {}, expected 0 (chosen) or the number of tokens", chunk);
   const string_view chosen = resolve_implementation(implementation, q);
   if (chunk == 0) {
     chunk = chosen == "fused"
                 ? fused_chunk_length(q.scalar_type(), width_of(q, -1), width_of(w, -1), width_of(k, 2))
-                : composed_chunk(q, cu_seqlens);
+                : composed_chunk(q, host_offsets);
   }
   return {scale ? *scale : 1.0 / std::sqrt(double(width_of(q, -1))), chunk, chosen};
 }
@@ -255,7 +264,8 @@ std::tuple<Tensor, Tensor> chunk_autograd(const Tensor& q, const Tensor& k, cons
                                           bool return_final_state, int64_t chunk,
                                           string_view implementation) {
   check_chunk_arguments("prism_chunk", 2, q, k, w, b, g, erase_read, initial_state, cu_seqlens);
-  const Resolved resolved = resolve(q, k, w, cu_seqlens, scale, chunk, implementation);
+  const OptionalTensor offsets = offsets_on_host(cu_seqlens);
+  const Resolved resolved = resolve(q, k, w, offsets, scale, chunk, implementation);
   const bool save_states = records_gradients(q, k, w, b, g, erase_read, initial_state);
   if (save_states && resolved.implementation == "reference")
     fail("prism_chunk: the reference implementation has no gradient; use auto, fused or composed");
@@ -272,11 +282,11 @@ std::tuple<Tensor, Tensor> chunk_inference(const Tensor& q, const Tensor& k, con
                                            bool return_final_state, int64_t chunk,
                                            string_view implementation) {
   check_chunk_arguments("prism_chunk", 2, q, k, w, b, g, erase_read, initial_state, cu_seqlens);
-  const Resolved resolved = resolve(q, k, w, cu_seqlens, scale, chunk, implementation);
-  auto [o, final_state, chunk_states] =
-      call_operator<ForwardSignature>("prism::_prism_chunk_forward", q, k, w, b, g, or_nothing(erase_read),
-                                      or_nothing(initial_state), offsets_on_host(cu_seqlens), resolved.scale,
-                                      resolved.chunk, resolved.implementation, return_final_state, false);
+  const OptionalTensor offsets = offsets_on_host(cu_seqlens);
+  const Resolved resolved = resolve(q, k, w, offsets, scale, chunk, implementation);
+  auto [o, final_state, chunk_states] = call_operator<ForwardSignature>(
+      "prism::_prism_chunk_forward", q, k, w, b, g, or_nothing(erase_read), or_nothing(initial_state),
+      offsets, resolved.scale, resolved.chunk, resolved.implementation, return_final_state, false);
   return {o, final_state};
 }
 
