@@ -14,7 +14,8 @@ namespace prism {
 namespace {
 
 constexpr double kNone = std::numeric_limits<double>::quiet_NaN();
-constexpr int64_t kDraws = 200'000'000, kMostResamples = 1000, kLeastResamples = 100;
+constexpr int64_t kResamples = 1000;
+constexpr size_t kMostGroups = 20'000;
 
 // Adds `sign` to the counts for one candidate other than the target.
 template <class Real>
@@ -36,20 +37,22 @@ double quantile(const std::vector<double>& sorted, double share) {
   return sorted[below] + (at - static_cast<double>(below)) * (sorted[above] - sorted[below]);
 }
 
-// Sums of figures, NaN left out.
+// Sums of figures over users, and how many users have each figure.
 struct Sums {
-  std::vector<double> sum;
-  std::vector<int64_t> count;
-  explicit Sums(size_t size) : sum(size), count(size) {}
+  std::vector<double> sum, count;
+  explicit Sums(size_t width) : sum(width), count(width) {}
 
-  void add(const double* row) {
+  void add(const std::vector<double>& row) {
     for (size_t m = 0; m < sum.size(); ++m) {
       if (std::isnan(row[m])) continue;
       sum[m] += row[m];
       ++count[m];
     }
   }
-  double mean(size_t m) const { return count[m] > 0 ? sum[m] / static_cast<double>(count[m]) : kNone; }
+  void add(const Sums& other) {
+    for (size_t m = 0; m < sum.size(); ++m) sum[m] += other.sum[m], count[m] += other.count[m];
+  }
+  double mean(size_t m) const { return count[m] > 0 ? sum[m] / count[m] : kNone; }
 };
 
 }  // namespace
@@ -117,7 +120,7 @@ std::vector<Metric> RankMetrics::mean_of(bool miss_seen) const {
   Sums sums(labels.size());
   for (const User& user : users_) {
     figures(user, miss_seen, row.data());
-    sums.add(row.data());
+    sums.add(row);
   }
   std::vector<Metric> metrics;
   for (size_t m = 0; m < labels.size(); ++m) metrics.push_back({labels[m], sums.mean(m), kNone, kNone});
@@ -136,21 +139,23 @@ std::vector<Metric> RankMetrics::with_intervals(uint64_t seed) const {
   std::vector<Metric> metrics = means();
   if (users_.empty()) return metrics;
   const size_t width = metrics.size();
-  std::vector<double> rows(width * users_.size());
-  for (size_t u = 0; u < users_.size(); ++u) figures(users_[u], false, &rows[u * width]);
-  const int64_t resamples = std::clamp(kDraws / users(), kLeastResamples, kMostResamples);
-  std::vector<double> means(width * static_cast<size_t>(resamples));
+  std::vector<double> row(width);
+  std::vector<Sums> groups(std::min(users_.size(), kMostGroups), Sums(width));
+  for (size_t u = 0; u < users_.size(); ++u) {
+    figures(users_[u], false, row.data());
+    groups[u % groups.size()].add(row);
+  }
+  std::vector<double> means(width * kResamples);
 #pragma omp parallel for
-  for (int64_t r = 0; r < resamples; ++r) {
+  for (int64_t r = 0; r < kResamples; ++r) {
     RandomStream stream(seed, "bootstrap", static_cast<uint64_t>(r));
     Sums sums(width);
-    for (size_t u = 0; u < users_.size(); ++u) sums.add(&rows[stream.below(users_.size()) * width]);
-    for (size_t m = 0; m < width; ++m)
-      means[m * static_cast<size_t>(resamples) + static_cast<size_t>(r)] = sums.mean(m);
+    for (size_t g = 0; g < groups.size(); ++g) sums.add(groups[stream.below(groups.size())]);
+    for (size_t m = 0; m < width; ++m) means[m * kResamples + static_cast<size_t>(r)] = sums.mean(m);
   }
   for (size_t m = 0; m < width; ++m) {
-    const auto begin = means.begin() + static_cast<std::ptrdiff_t>(m * static_cast<size_t>(resamples));
-    std::vector<double> sample(begin, begin + resamples);
+    const auto begin = means.begin() + static_cast<std::ptrdiff_t>(m * kResamples);
+    std::vector<double> sample(begin, begin + kResamples);
     std::erase_if(sample, [](double value) { return std::isnan(value); });
     if (sample.empty()) continue;
     std::sort(sample.begin(), sample.end());

@@ -132,6 +132,15 @@ TEST(RankMetrics, IntervalsCoverTheMeanRepeatAndHaveTheRightWidth) {
   EXPECT_NE(first.back().low, other.back().low);
 }
 
+TEST(RankMetrics, IntervalsOfManyUsersHaveTheRightWidth) {
+  RandomStream stream(3, "hits");
+  RankMetrics metrics({10});
+  for (int user = 0; user < 70'000; ++user) metrics.add(at_rank(stream.below(10) == 0 ? 1 : 50));
+  const Metric hr = metrics.with_intervals(1).front();
+  const double width = 2 * 1.96 * std::sqrt(hr.value * (1 - hr.value) / 70'000);
+  EXPECT_NEAR(hr.high - hr.low, width, 0.15 * width);
+}
+
 TEST(RankMetrics, NoUsersGiveNoNumbers) {
   const RankMetrics metrics({10});
   for (const Metric& metric : metrics.with_intervals(1)) EXPECT_TRUE(std::isnan(metric.value)) << metric.name;

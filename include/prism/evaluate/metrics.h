@@ -42,8 +42,9 @@ class RankMetrics {
   std::vector<Metric> means() const;
   /// The same where a target that was seen before counts 0 in HR, NDCG and MRR; without mean_rank and AUC.
   std::vector<Metric> means_with_seen_targets_missed() const;
-  /// means() with percentile bootstrap intervals over users: 1,000 resamples, fewer (at least 100) above
-  /// 200,000 users. The same seed gives the same intervals on any number of threads.
+  /// means() with percentile bootstrap intervals, 1,000 resamples of users. Above 20,000 users every 20,000th
+  /// forms a group that is drawn as one, which leaves the variance of a mean what it is. The same seed gives
+  /// the same intervals on any number of threads.
   std::vector<Metric> with_intervals(uint64_t seed) const;
 
  private:
