@@ -1,5 +1,6 @@
 // What prism_chunk and prism_step say about arguments that do not fit.
 #include <ATen/ATen.h>
+#include <c10/core/GradMode.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
