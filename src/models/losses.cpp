@@ -7,7 +7,6 @@
 
 #include "models/negatives.h"
 #include "prism/core/error.h"
-#include "prism/ops/norm.h"
 #include "prism/ops/softmax_loss.h"
 
 namespace prism {
@@ -25,8 +24,8 @@ at::Tensor next_item_loss(const LossConfig& config, const at::Tensor& h_ND, cons
                           const at::Tensor& targets_N, const at::Tensor& item_counts_I, uint64_t seed,
                           int64_t step) {
   const bool softmax = config.loss == Loss::kFullSoftmax || config.loss == Loss::kSampledSoftmax;
-  at::Tensor h = h_ND, items = item_vectors_ID;
-  if (softmax && config.normalise) h = l2_norm(h, 1e-12), items = l2_norm(items, 1e-12);
+  const at::Tensor& items = item_vectors_ID;
+  at::Tensor h = h_ND;
   if (softmax && config.temperature != 1) h = h / config.temperature;
   if (config.loss == Loss::kFullSoftmax) return full_softmax_loss(h, items, targets_N);
 

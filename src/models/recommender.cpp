@@ -16,7 +16,7 @@ namespace prism {
 namespace {
 
 constexpr int64_t kGapBuckets = 64;
-constexpr double kItemDeviation = 0.02, kLayerNormEps = 1e-8;
+constexpr double kItemDeviation = 0.02, kLayerNormEps = 1e-8, kCosineEps = 1e-12;
 
 /// Two buckets for each doubling: floor(2 log2(1 + seconds)), at most 63.
 at::Tensor gap_buckets(const at::Tensor& gaps) {
@@ -56,6 +56,7 @@ struct Recommender::Impl {
   at::Tensor places(const Packing& packing, const std::vector<int64_t>& before, at::Device device) const;
   at::Tensor item_vectors() const;
   at::Tensor normed(const at::Tensor& x) const;
+  at::Tensor scoring(const at::Tensor& vectors) const;
 };
 
 Recommender::Recommender(const ModelSpec& spec, int64_t items, uint64_t seed)
@@ -101,10 +102,15 @@ at::Tensor Recommender::Impl::embed(const at::Tensor& ids, const at::Tensor& gap
   return x;
 }
 
+/// Vectors as they enter scores: of unit length where scores are cosines.
+at::Tensor Recommender::Impl::scoring(const at::Tensor& vectors) const {
+  return config.cosine ? l2_norm(vectors, kCosineEps) : vectors;
+}
+
 /// RMS norm; after whole blocks, which bring layer norms of their own, a layer norm as in SASRec.
 at::Tensor Recommender::Impl::normed(const at::Tensor& x) const {
-  if (!final_norm_bias.defined()) return rms_norm(x, final_norm);
-  return at::layer_norm(x, {x.size(-1)}, final_norm, final_norm_bias, kLayerNormEps);
+  if (!final_norm_bias.defined()) return scoring(rms_norm(x, final_norm));
+  return scoring(at::layer_norm(x, {x.size(-1)}, final_norm, final_norm_bias, kLayerNormEps));
 }
 
 /// Position of every packed token in its window; undefined for models without positions.
@@ -162,7 +168,7 @@ at::Tensor Recommender::step(const at::Tensor& items, const at::Tensor& gaps, Re
   return m.normed(x);
 }
 
-at::Tensor Recommender::item_vectors() { return impl_->item_vectors(); }
+at::Tensor Recommender::item_vectors() { return impl_->scoring(impl_->item_vectors()); }
 void Recommender::set_dropout_step(int64_t step) { impl_->dropout_step = step; }
 int64_t Recommender::items() const { return impl_->items; }
 const RecommenderConfig& Recommender::config() const { return impl_->config; }

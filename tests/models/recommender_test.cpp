@@ -36,6 +36,16 @@ double error(const at::Tensor& a, const at::Tensor& b) {
   return (a - b).norm().item<double>() / b.norm().item<double>();
 }
 
+TEST(Recommender, CosineScoresUseVectorsOfUnitLength) {
+  const at::NoGradGuard no_gradient;
+  Settled settled("prism");
+  settled.spec.model.cosine = true;
+  Recommender model(settled.spec, 20, 1);
+  model.eval();
+  for (const at::Tensor& rows : {model.item_vectors(), model.forward(random_batch({7, 3}, 20))})
+    EXPECT_LT((rows.norm(2, -1) - 1).abs().max().item<double>(), 1e-5);
+}
+
 class EveryMixer : public ::testing::TestWithParam<std::string> {};
 
 TEST_P(EveryMixer, PrefillAndStepsAreForward) {

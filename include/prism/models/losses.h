@@ -18,7 +18,6 @@ struct LossConfig {
   Loss loss = Loss::kFullSoftmax;
   int64_t negatives = 256;
   double temperature = 1.0;
-  bool normalise = false;
   bool log_q = false;
   double gbce_t = 0.75;
   static constexpr auto fields =
@@ -27,8 +26,6 @@ struct LossConfig {
                        "sampled negatives a position (sampled_softmax, gbce; bce uses 1)"},
                  Field{"temperature", &LossConfig::temperature, Range{1e-6, 1e6}, "",
                        "scores are divided by it (softmax losses)"},
-                 Field{"normalise", &LossConfig::normalise, Any{}, "",
-                       "L2-normalise hidden and item vectors (softmax losses)"},
                  Field{"log_q", &LossConfig::log_q, Any{}, "", "log-Q correction of sampled_softmax"},
                  Field{"gbce_t", &LossConfig::gbce_t, Range{0, 1}, "", "calibration t of gBCE"}};
 };

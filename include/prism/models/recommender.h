@@ -18,7 +18,7 @@ struct RecommenderConfig {
   std::string mixer = "prism";
   int64_t width = 64, blocks = 2, ffn_multiple = 4, max_length = 200;
   double dropout = 0.2;
-  bool time_gaps = false;
+  bool time_gaps = false, cosine = false;
   static constexpr auto fields = std::tuple{
       Field{"mixer", &RecommenderConfig::mixer, Any{}, "", "sequence mixer of every block"},
       Field{"width", &RecommenderConfig::width, Range{1, 65536}, "", "model width D"},
@@ -29,7 +29,9 @@ struct RecommenderConfig {
       Field{"dropout", &RecommenderConfig::dropout, Range{0, 0.99}, "",
             "dropout on the embedding and both residual branches"},
       Field{"time_gaps", &RecommenderConfig::time_gaps, Any{}, "",
-            "add an embedding of the log time gap before each item"}};
+            "add an embedding of the log time gap before each item"},
+      Field{"cosine", &RecommenderConfig::cosine, Any{}, "",
+            "score by cosine: hidden and item vectors have unit length; wants a temperature near 0.05"}};
 };
 
 /// Everything that defines a model, as sections [model] and [mixer] of a recipe and of a checkpoint.
@@ -73,7 +75,7 @@ class Recommender : public torch::nn::Module {
   /// sequences. Models with learned positions end at max_length: Error beyond it.
   at::Tensor step(const at::Tensor& items, const at::Tensor& gaps, RecommenderState& state);
 
-  /// [items, D], the tied item table (with features added, if any).
+  /// [items, D], the tied item table as it scores: with features added, if any, and unit rows with `cosine`.
   at::Tensor item_vectors();
   void set_dropout_step(int64_t step);
   int64_t items() const;
