@@ -72,6 +72,8 @@ Run open_run(const fs::path& root, c10::Device device) {
         run.item_counts.size(0), run.folder.items().string(), run.items.size());
   run.model = std::make_shared<Recommender>(run.recipe->model, run.items.size(),
                                             static_cast<uint64_t>(run.recipe->run.seed));
+  if (const auto found = checkpoint.tensors.find("model.item_features"); found != checkpoint.tensors.end())
+    run.model->set_item_features(found->second);
   restore_tensors(checkpoint, "model.", model_tensors(*run.model), file.string());
   run.model->to(device);
   run.model->eval();

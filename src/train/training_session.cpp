@@ -12,6 +12,7 @@
 #include "prism/core/log.h"
 #include "prism/core/memory.h"
 #include "prism/core/text.h"
+#include "prism/data/item_features.h"
 #include "prism/data/reader.h"
 #include "prism/data/summary.h"
 #include "prism/data/titles.h"
@@ -147,6 +148,8 @@ class Session {
   void build_model() {
     model_ = std::make_shared<Recommender>(recipe_.model, log_.items.size(),
                                            static_cast<uint64_t>(recipe_.run.seed));
+    const at::Tensor features = read_item_features(recipe_.data, log_.items);
+    if (features.defined()) model_->set_item_features(features);
     if (origin_) adopt_weights(*origin_->model, *model_);
     tell_model(recipe_, *model_);
     tell_memory(recipe_, *model_, request_.device);

@@ -1,6 +1,7 @@
 #include "prism/train/run.h"
 
 #include <ATen/ops/equal.h>
+#include <ATen/ops/randn.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
@@ -26,7 +27,8 @@ std::string error_of(const std::function<void()>& action) {
 }
 
 /// Trains for one epoch into a fresh folder.
-std::shared_ptr<Recommender> train_small(const fs::path& root, const Interactions& log) {
+std::shared_ptr<Recommender> train_small(const fs::path& root, const Interactions& log,
+                                         const at::Tensor& features = {}) {
   set_log_level(LogLevel::kQuiet);
   fs::remove_all(root);
   Recipe recipe;
@@ -41,6 +43,7 @@ std::shared_ptr<Recommender> train_small(const fs::path& root, const Interaction
   titles[2] = "";
   write_dataset(folder, log, titles, R"({"file":"log"})");
   auto model = std::make_shared<Recommender>(recipe.model, log.items.size(), 42);
+  if (features.defined()) model->set_item_features(features);
   Trainer trainer(recipe, log, split, folder, model, c10::Device(c10::kCPU));
   trainer.run([](Recommender&) { return MetricMap{{"NDCG@10", 1}}; });
   return model;
@@ -59,6 +62,14 @@ TEST(Run, OpensWithWeightsNamesAndTitles) {
   EXPECT_EQ(run.item_counts.sum().item<int64_t>(), 10 * 3);
   EXPECT_EQ(run.state.epoch, 1);
   EXPECT_EQ(run.recipe->model.model.width, 8);
+}
+
+TEST(Run, ItemFeaturesTravelWithTheCheckpoint) {
+  const fs::path root = fs::path(testing::TempDir()) / "prism-run-features";
+  const auto model = train_small(root, successor_log(10, 6, 5), at::randn({6, 3}));
+  const prism::Run run = open_run(root, c10::Device(c10::kCPU));
+  EXPECT_TRUE(at::equal(run.model->item_vectors(), model->item_vectors()));
+  EXPECT_FALSE(at::equal(run.model->item_vectors(), run.model->named_parameters()["item_embedding"]));
 }
 
 TEST(Run, RefusesWhatIsNoRun) {

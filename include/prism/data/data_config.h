@@ -51,6 +51,7 @@ struct DataConfig {
   TieRule ties = TieRule::kFile;
   DuplicateRule duplicates = DuplicateRule::kKeep;
   std::string titles, titles_map;
+  std::string item_features, item_feature_ids;
   SplitRule split = SplitRule::kLeaveOneOut;
   double valid_fraction = 0.1, test_fraction = 0.1;
   std::string valid_time, test_time;
@@ -93,6 +94,11 @@ struct DataConfig {
             "exists; none"},
       Field{"titles_map", &DataConfig::titles_map, Any{}, "",
             "lines \"item title_id\" where the titles file has other item ids"},
+      Field{"item_features", &DataConfig::item_features, Any{}, "",
+            "vectors of items, e.g. of their texts: a .npy matrix or the tensor \"features\" of a "
+            ".safetensors"},
+      Field{"item_feature_ids", &DataConfig::item_feature_ids, Any{}, "",
+            "file with the item id of each row of item_features, one a line"},
       Field{"split", &DataConfig::split, Any{}, "",
             "leave_one_out: last item tests, second last validates; time: the same two cuts in time for all "
             "users"},
