@@ -6,23 +6,25 @@
 
 #include "prism/core/error.h"
 #include "prism/core/log.h"
+#include "prism/ops/cuda_kernels.h"
 
 namespace prism {
 namespace {
 
 /// The program links LibTorch's CPU libraries only; the CUDA library registers its kernels when it is loaded.
+/// LibTorch looks for CUDA once, at the first question, so nothing may ask before the library is there.
 void load_cuda(const std::string& name) {
-  if (at::hasCUDA()) return;
-  if (!dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL)) {
+  static const bool loaded = dlopen("libtorch_cuda.so", RTLD_NOW | RTLD_GLOBAL) != nullptr;
+  if (!loaded) {
     const char* reason = dlerror();
     usage_error(
         "device {}: LibTorch's CUDA library cannot be loaded ({}); install the full torch wheel with its "
         "nvidia packages, or use --device cpu",
-        name, reason ? reason : "unknown reason");
+        name, reason ? reason : "it was not found before");
   }
-  if (!dlopen("libprism_cuda.so", RTLD_NOW | RTLD_GLOBAL))
-    warn("libprism_cuda.so cannot be loaded ({}): composed operations serve on the GPU", dlerror());
   if (!at::hasCUDA()) usage_error("device {}: no usable NVIDIA GPU was found; use --device cpu", name);
+  if (!cuda_kernels() && !dlopen("libprism_cuda.so", RTLD_NOW | RTLD_GLOBAL))
+    warn("libprism_cuda.so cannot be loaded ({}): composed operations serve on the GPU", dlerror());
 }
 
 }  // namespace
