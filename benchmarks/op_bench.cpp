@@ -2,7 +2,7 @@
 // forward and forward + backward, in one process and in turns, medians. Every result is checked against the
 // fp64 token loop first; a wrong one ends the program. All sides run with the allocator setting of
 // docs/op.md.
-//   bench_op [--threads N] [--seconds S] [--json FILE]
+//   bench_op [--threads N] [--seconds S] [--shape TEXT] [--no-bf16] [--json FILE]
 #include <ATen/ATen.h>
 #include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
@@ -227,10 +227,11 @@ int main(int argc, char** argv) {
   CLI::App app("prism_chunk: fused, composed, and causal attention at the project's shapes", "bench_op");
   int threads = 2;
   double seconds = 3;
-  std::string json;
+  std::string json, wanted;
   bool narrow = true;
   app.add_option("--threads", threads, "threads of every side")->check(CLI::Range(1, 1024));
   app.add_option("--seconds", seconds, "time for each row of the table")->check(CLI::PositiveNumber);
+  app.add_option("--shape", wanted, "only shapes whose B,T,H,K contains this text");
   app.add_flag("!--no-bf16", narrow, "leave bf16 out");
   app.add_option("--json", json, "write the rows to this file as well");
   CLI11_PARSE(app, argc, argv);
@@ -248,7 +249,8 @@ int main(int argc, char** argv) {
                                  {128, 400, 2, 32},
                                  {1, 4096, 6, 128},
                                  {8, 2048, 6, 128}})
-        for (const int64_t L : {1, 2}) report.measure(shape, L, type);
+        for (const int64_t L : {1, 2})
+          if (shape.text().find(wanted) != std::string::npos) report.measure(shape, L, type);
     if (!json.empty()) write_file(json, report.json().dump(1) + "\n");
   } catch (const std::exception& error) {
     fmt::print(stderr, "error: {}\n", error.what());
