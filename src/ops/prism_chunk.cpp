@@ -40,8 +40,7 @@ using BackwardSignature = ChunkGradients(const Tensor&, const Tensor&, const Ten
 
 constexpr int64_t kComposedChunk = 64;
 
-// --- defaults
-// ---------------------------------------------------------------------------------------------------
+// Defaults.
 
 struct Resolved {
   double scale;
@@ -115,8 +114,7 @@ OptionalTensor offsets_on_host(const OptionalTensor& cu_seqlens) {
 
 OptionalTensor or_nothing(const OptionalTensor& tensor) { return present(tensor) ? tensor : std::nullopt; }
 
-// --- the passes
-// -------------------------------------------------------------------------------------------------
+// The passes.
 
 ChunkOutputs empty_outputs(const ChunkCall& call, bool return_final_state, bool save_states) {
   const auto states = call.b.options();
@@ -177,8 +175,7 @@ ChunkGradients backward(const Tensor& q, const Tensor& k, const Tensor& w, const
   return prism_chunk_composed_backward(call, chunk_states, d_o, d_final_state);
 }
 
-// --- shapes for tracers
-// -----------------------------------------------------------------------------------------
+// Shapes for tracers.
 
 ChunkOutputs forward_meta(const Tensor& q, const Tensor& k, const Tensor& w, const Tensor& b, const Tensor& g,
                           const OptionalTensor& erase_read, const OptionalTensor& initial_state,
@@ -206,8 +203,7 @@ ChunkGradients backward_meta(const Tensor& q, const Tensor& k, const Tensor& w, 
       like(q), like(k), like(w), like(b), like(g), like_optional(erase_read), like_optional(initial_state)};
 }
 
-// --- autograd
-// ---------------------------------------------------------------------------------------------------
+// Autograd.
 
 struct PrismChunkFunction : torch::autograd::Function<PrismChunkFunction> {
   static variable_list forward(AutogradContext* context, const Tensor& q, const Tensor& k, const Tensor& w,

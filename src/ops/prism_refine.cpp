@@ -26,8 +26,7 @@ using BackwardSignature = RefineGradients(const Tensor&, const OptionalTensor&, 
                                           const OptionalTensor&, const OptionalTensor&,
                                           const OptionalTensor&);
 
-// --- checks
-// -----------------------------------------------------------------------------------------------------
+// Checks.
 
 Nonlinearity nonlinearity_named(string_view name) {
   if (name == "gelu") return Nonlinearity::kGelu;
@@ -98,8 +97,7 @@ bool use_fused(string_view implementation, const RefineCall& call) {
 
 OptionalTensor or_nothing(const OptionalTensor& tensor) { return present(tensor) ? tensor : std::nullopt; }
 
-// --- the passes
-// -------------------------------------------------------------------------------------------------
+// The passes.
 
 RefineOutputs forward(const Tensor& v, const OptionalTensor& u, const OptionalTensor& p,
                       const OptionalTensor& beta, string_view nonlinearity, string_view residual,
@@ -121,8 +119,7 @@ RefineGradients backward(const Tensor& v, const OptionalTensor& u, const Optiona
   return prism_refine_composed_backward(call, upstream);
 }
 
-// --- shapes for tracers
-// -----------------------------------------------------------------------------------------
+// Shapes for tracers.
 
 RefineOutputs forward_meta(const Tensor& v, const OptionalTensor& u, const OptionalTensor& p,
                            const OptionalTensor& beta, string_view, string_view,
@@ -146,8 +143,7 @@ RefineGradients backward_meta(const Tensor& v, const OptionalTensor& u, const Op
   return {like(v), like(u), like(p), like(beta)};
 }
 
-// --- autograd
-// ---------------------------------------------------------------------------------------------------
+// Autograd.
 
 struct PrismRefineFunction : torch::autograd::Function<PrismRefineFunction> {
   static variable_list forward(AutogradContext* context, const Tensor& v, const OptionalTensor& u,

@@ -45,8 +45,8 @@ class Recipe {
   /// The same from a checkpoint's JSON; `name` opens error messages.
   static std::unique_ptr<Recipe> parse_json(const std::string& json, const std::string& name);
 
-  /// Chooses max_length, dropout and batch_size by the size of the log, unless recipe or flags chose them. Returns a
-  /// sentence about it, or "" when nothing was left to choose.
+  /// Chooses max_length, dropout and batch_size by the size of the log, unless recipe or flags chose them.
+  /// Returns a sentence about it, or "" when nothing was left to choose.
   std::string fit_to(const Interactions& log);
 
   RunConfig run;
