@@ -6,9 +6,10 @@
 
 namespace prism {
 
-/// `type` is fp64, fp32 or bf16.
+/// `type` is fp64, fp32, bf16 or, for the CUDA kernels, fp16.
 inline kernels::Scalar kernel_scalar(at::ScalarType type) {
   if (type == at::kDouble) return kernels::Scalar::kFloat64;
+  if (type == at::kHalf) return kernels::Scalar::kFloat16;
   return type == at::kBFloat16 ? kernels::Scalar::kBFloat16 : kernels::Scalar::kFloat32;
 }
 

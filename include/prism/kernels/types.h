@@ -3,8 +3,9 @@
 
 namespace prism::kernels {
 
-/// Element type of the activations. Gates (b, g, beta) are double with kFloat64 and float otherwise.
-enum class Scalar { kFloat64, kFloat32, kBFloat16 };
+/// Element type of the activations; kFloat16 on GPUs alone. Gates (b, g, beta) are double with kFloat64 and
+/// float otherwise.
+enum class Scalar { kFloat64, kFloat32, kBFloat16, kFloat16 };
 
 /// A read-only tensor [tokens, (steps,) heads, width] whose last dimension is contiguous. Strides in
 /// elements. Tokens of all rows follow each other: token i of the call is at data + i * token_stride.
