@@ -1,0 +1,104 @@
+// The backward as segments of chunks: solve, states in reverse, then everything else in parallel. Segments
+// bound the workspace; the last one comes first, and dS crosses from one to the next in fp32, so that they
+// change no bit.
+#include <algorithm>
+
+#include "kernels/cuda/tensor_map.h"
+#include "kernels/prism_chunk/cuda/backward.h"
+
+namespace prism::kernels::cuda {
+namespace {
+
+/// Bytes that a segment may take: some of what a long call keeps anyway, and thousands of chunks to fill the
+/// card.
+constexpr int64_t kSegmentBytes = int64_t{112} << 20;
+
+int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+int64_t state_bytes(const PrismChunkCudaShape& shape) {
+  return 2 * padded_width(shape.key_width) * padded_width(shape.value_width);
+}
+int64_t carry_bytes(const PrismChunkCudaShape& shape) { return 2 * shape.heads * state_bytes(shape); }
+
+int64_t segment_slots(const PrismChunkCudaShape& shape) {
+  const int64_t slots = schedule_of(shape).slots(kChunk), a_slot = shape.heads * state_bytes(shape);
+  const int64_t segments = (slots * a_slot + kSegmentBytes - 1) / kSegmentBytes;
+  return std::max<int64_t>(1, (slots + segments - 1) / std::max<int64_t>(segments, 1));
+}
+
+struct Workspace {
+  uint8_t *records, *d_states;
+  float* carry;
+  int64_t bytes;
+  Workspace(const PrismChunkCudaShape& shape, void* memory) {
+    records = static_cast<uint8_t*>(memory);
+    d_states = records + aligned(record_bytes(shape));
+    const int64_t kept = aligned(segment_slots(shape) * shape.heads * state_bytes(shape));
+    carry = reinterpret_cast<float*>(d_states + kept);
+    bytes = aligned(record_bytes(shape)) + kept + aligned(carry_bytes(shape));
+  }
+};
+
+const char* make_maps(BackwardParams& p, const PrismChunkCudaShape& shape, const PrismChunkInputs& in,
+                      const View& d_o, void* dw) {
+  const int64_t L = shape.steps, Hv = shape.heads, V = shape.value_width;
+  const View y{dw, L * Hv * V, Hv * V, V};
+  const auto map = [&](CUtensorMap& to, const View& view, int64_t steps, int64_t heads, int64_t width) {
+    return make_tile_map(to, {.dtype = shape.dtype,
+                              .view = view,
+                              .tokens = shape.tokens,
+                              .steps = steps,
+                              .heads = heads,
+                              .width = width});
+  };
+  const char* error = map(p.q, in.q, 1, shape.key_heads, shape.key_width);
+  if (!error) error = map(p.k, in.k, L, shape.key_heads, shape.key_width);
+  if (!error) error = map(p.w, in.w, L, Hv, V);
+  if (!error) error = map(p.d_o, d_o, 1, Hv, V);
+  return error ? error : map(p.y, y, L, Hv, V);
+}
+
+}  // namespace
+
+int64_t prism_chunk_backward_workspace(const PrismChunkCudaShape& shape) {
+  return Workspace(shape, nullptr).bytes;
+}
+
+const char* launch_backward(const PrismChunkCudaShape& shape, const PrismChunkInputs& in,
+                            const void* chunk_states, const View& d_o, const void* dfinal_state,
+                            const PrismChunkGradients& out, void* workspace, CUstream_st* stream) {
+  const Workspace memory(shape, workspace);
+  BackwardParams p;
+  if (const char* error = make_maps(p, shape, in, d_o, out.dw)) return error;
+  p.schedule = schedule_of(shape);
+  p.states = static_cast<const uint8_t*>(chunk_states);
+  p.d_states = memory.d_states;
+  p.carry = memory.carry;
+  p.d_final = static_cast<const float*>(dfinal_state);
+  p.d_initial = static_cast<float*>(out.dinitial_state);
+  p.dq = out.dq, p.dk = out.dk, p.dw = out.dw;
+  p.db = static_cast<float*>(out.db), p.dg = static_cast<float*>(out.dg);
+  p.steps = static_cast<int>(shape.steps);
+  p.key_heads = static_cast<int>(shape.key_heads), p.heads = static_cast<int>(shape.heads);
+  p.key_width = static_cast<int>(shape.key_width), p.value_width = static_cast<int>(shape.value_width);
+  p.scale = static_cast<float>(shape.scale);
+  const int64_t step = segment_slots(shape);
+  for (p.end = p.schedule.slots(kChunk); p.end > 0; p.end = p.first) {
+    p.first = std::max<int64_t>(0, p.end - step);
+    p.records = memory.records + p.first * shape.heads * kRecordBytes;
+    const char* error = launch_state_gradients(p, shape.dtype, stream);
+    if (!error)
+      error = shape.dtype == Scalar::kBFloat16 ? launch_chunk_gradients_bf16(p, stream)
+                                               : launch_chunk_gradients_f16(p, stream);
+    if (error) return error;
+  }
+  return nullptr;
+}
+
+const char* prism_chunk_backward(const PrismChunkCudaShape& shape, const PrismChunkInputs& in,
+                                 const void* chunk_states, const View& d_o, const void* dfinal_state,
+                                 const PrismChunkGradients& out, void* workspace, CUstream_st* stream) {
+  if (const char* error = launch_solve(shape, in, workspace, stream)) return error;
+  return launch_backward(shape, in, chunk_states, d_o, dfinal_state, out, workspace, stream);
+}
+
+}  // namespace prism::kernels::cuda

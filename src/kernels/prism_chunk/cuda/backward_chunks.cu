@@ -1,0 +1,9 @@
+#include "kernels/prism_chunk/cuda/backward_chunks.cuh"
+
+namespace prism::kernels::cuda {
+
+const char* launch_chunk_gradients_bf16(const BackwardParams& params, CUstream_st* stream) {
+  return launch_chunk_gradients<__nv_bfloat16>(params, stream);
+}
+
+}  // namespace prism::kernels::cuda

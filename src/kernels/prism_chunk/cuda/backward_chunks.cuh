@@ -1,0 +1,99 @@
+#pragma once
+// All gradients but dw_1 and dS_0, from the states at the chunks' starts, dS at their ends and Y: chunks in
+// parallel. An item is a chunk of one key head; it goes through its value heads in order. Two warpgroups
+// share the products: the query side makes U, dq, dw_l, the key side dk. One warp loads, a slot of shared
+// memory as soon as it is free.
+#include "kernels/prism_chunk/cuda/backward_key.cuh"
+#include "kernels/prism_chunk/cuda/backward_query.cuh"
+
+namespace prism::kernels::cuda {
+
+/// One side goes through an item: step 1 of every value head, then the other steps.
+template <int D, bool kRefine, class S>
+__device__ __forceinline__ void item_gradients(S& side, float (&sum)[D / 2]) {
+  const int group = side.group(), steps = side.p.steps;
+  for (int h = 0; h < group; ++h) {
+    side.head = side.item.key_head * group + h;
+    side.clear_tail(h == 0, true, false);
+    side.first(sum);
+    side.write_gates(false);
+    if (kRefine) side.template release<kValues>(side.heads());
+    ++side.more_heads;
+    if (!kRefine || group > 1) side.release_rows();
+  }
+  if constexpr (kRefine)
+    for (int l = 1; l < steps; ++l) {
+      float step_sum[D / 2] = {};
+      for (int h = 0; h < group; ++h) {
+        side.head = side.item.key_head * group + h;
+        side.clear_tail(false, group > 1, true);
+        side.step(sum, step_sum, l);
+        side.template release<kSteps>(side.steps);
+        ++side.steps;
+        side.write_gates(true);
+        if (group > 1 || l == steps - 1) side.release_rows();
+      }
+      if (!S::kQuery) side.write_key_rows(side.p.dk, step_sum, l, steps);
+    }
+}
+
+template <int D, bool kRefine, class S>
+__device__ __forceinline__ void run_side(S side) {
+  while (true) {
+    side.template wait<kE>(side.items);
+    side.read_item();
+    if (side.item.count < 0) return;
+    float sum[D / 2] = {};
+    item_gradients<D, kRefine>(side, sum);
+    side.template release<kE>(side.items);
+    side.template release<kQ>(side.items);
+    ++side.items;
+    side.write_key_rows(S::kQuery ? side.p.dq : side.p.dk, sum, 0, S::kQuery ? 1 : side.p.steps);
+  }
+}
+
+template <class T, int D, bool kRefine>
+__global__ void __launch_bounds__(kChunkThreads, 1)
+    chunk_gradients(const __grid_constant__ BackwardParams p) {
+  extern __shared__ uint8_t dynamic[];
+  const uint32_t memory = (shared_address(dynamic) + 1023) & ~1023u;
+  if (threadIdx.x == 0) Block<T, D, kRefine>{p, memory}.initialise();
+  __syncthreads();
+  if (threadIdx.x >= kSides * kWarpgroupThreads) {
+    registers_shrink<40>();
+    if (threadIdx.x < kSides * kWarpgroupThreads + kWarpLanes) Loader<T, D, kRefine>{{p, memory}}.run();
+  } else if (threadIdx.x < kWarpgroupThreads) {
+    registers_grow<232>();
+    run_side<D, kRefine>(QuerySide<T, D, kRefine>(p, memory));
+  } else {
+    registers_grow<232>();
+    run_side<D, kRefine>(KeySide<T, D, kRefine>(p, memory));
+  }
+}
+
+template <class T, int D, bool kRefine>
+const char* launch_chunks(const BackwardParams& p, CUstream_st* stream) {
+  constexpr int kShared = Layout<D, kRefine>::kShared;
+  const auto kernel = chunk_gradients<T, D, kRefine>;
+  int device = 0, processors = 0;
+  cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
+  if (error == cudaSuccess) error = cudaGetDevice(&device);
+  if (error == cudaSuccess)
+    error = cudaDeviceGetAttribute(&processors, cudaDevAttrMultiProcessorCount, device);
+  if (error != cudaSuccess) return cudaGetErrorString(error);
+  const int64_t items = (p.end - p.first) * p.key_heads;
+  const unsigned blocks = static_cast<unsigned>(items < processors ? items : processors);
+  kernel<<<blocks, kChunkThreads, kShared, stream>>>(p);
+  error = cudaGetLastError();
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+template <class T>
+const char* launch_chunk_gradients(const BackwardParams& p, CUstream_st* stream) {
+  const bool refine = p.steps > 1;
+  if (p.key_width > 64)
+    return refine ? launch_chunks<T, 128, true>(p, stream) : launch_chunks<T, 128, false>(p, stream);
+  return refine ? launch_chunks<T, 64, true>(p, stream) : launch_chunks<T, 64, false>(p, stream);
+}
+
+}  // namespace prism::kernels::cuda
