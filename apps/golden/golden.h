@@ -31,6 +31,9 @@ struct Mixer {
   /// Inputs that stay fp32 when activations are bf16.
   std::vector<std::string> wide = {};
 };
+/// The mixers with a gate a channel, on vector_gate.
+std::vector<Mixer> vector_gate_mixers();
+/// All of them.
 const std::vector<Mixer>& mixers();
 const Mixer* find_mixer(const std::string& name);
 

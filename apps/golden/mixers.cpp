@@ -135,19 +135,23 @@ Tensors sasrec(const Call& call) {
 }  // namespace
 
 const std::vector<Mixer>& mixers() {
-  static const std::vector<Mixer> table = {
-      {"linear", linear, {"initial_state"}},
-      {"mamba2", mamba2, {"dt", "A", "D", "initial_state"}},
-      {"delta", delta, {"beta", "initial_state"}},
-      {"gdn", delta, {"beta", "g", "initial_state"}},
-      {"comba", comba, {"beta", "g", "initial_state"}},
-      {"prism", prism, {"b", "g", "initial_state"}},
-      {"prism_delta", prism_delta, {"beta", "g", "initial_state"}},
-      {"prism_refine", refine},
-      {"softmax", softmax},
-      {"sasrec_block", sasrec},
-  };
-  return table;
+  static const std::vector<Mixer> all = [] {
+    std::vector<Mixer> table = {
+        {"linear", linear, {"initial_state"}},
+        {"mamba2", mamba2, {"dt", "A", "D", "initial_state"}},
+        {"delta", delta, {"beta", "initial_state"}},
+        {"gdn", delta, {"beta", "g", "initial_state"}},
+        {"comba", comba, {"beta", "g", "initial_state"}},
+        {"prism", prism, {"b", "g", "initial_state"}},
+        {"prism_delta", prism_delta, {"beta", "g", "initial_state"}},
+        {"prism_refine", refine},
+        {"softmax", softmax},
+        {"sasrec_block", sasrec},
+    };
+    for (const auto& part : {vector_gate_mixers()}) table.insert(table.end(), part.begin(), part.end());
+    return table;
+  }();
+  return all;
 }
 
 const Mixer* find_mixer(const std::string& name) {

@@ -48,15 +48,37 @@ Three refine(const Tensor& v, const OptionalTensor& u, const OptionalTensor& p, 
       nonlinearity, residual, return_delta_and_residual, implementation);
 }
 
+template <c10::DeviceType device>
+Two vector_gates(const Tensor& q, const Tensor& k, const Tensor& w, const Tensor& g, const OptionalTensor& b,
+                 const OptionalTensor& erase_read, const OptionalTensor& erase_key,
+                 const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
+                 std::optional<double> scale, bool erase_undecayed, bool read_values, bool return_final_state,
+                 int64_t chunk_length, string_view implementation) {
+  const c10::impl::ExcludeDispatchKeyGuard below(
+      at::autocast::get_autocast_dispatch_key_from_device_type(device));
+  const at::ScalarType type = at::autocast::get_autocast_dtype(device);
+  const auto narrow = [&](const auto& x) { return cached_cast(type, x, device); };
+  const auto wide = [&](const auto& x) { return cached_cast(at::kFloat, x, device); };
+  return call_operator<Two(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
+                           const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                           const OptionalTensor&, std::optional<double>, bool, bool, bool, int64_t,
+                           string_view)>("prism::vector_gate", narrow(q), narrow(k), narrow(w), wide(g),
+                                         wide(b), narrow(erase_read), narrow(erase_key), wide(initial_state),
+                                         cu_seqlens, scale, erase_undecayed, read_values, return_final_state,
+                                         chunk_length, implementation);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(prism, AutocastCPU, m) {
   m.impl("prism_chunk", chunk<at::kCPU>);
   m.impl("prism_refine", refine<at::kCPU>);
+  m.impl("vector_gate", vector_gates<at::kCPU>);
 }
 TORCH_LIBRARY_IMPL(prism, AutocastCUDA, m) {
   m.impl("prism_chunk", chunk<at::kCUDA>);
   m.impl("prism_refine", refine<at::kCUDA>);
+  m.impl("vector_gate", vector_gates<at::kCUDA>);
 }
 
 }  // namespace prism

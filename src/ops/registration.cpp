@@ -44,4 +44,28 @@ TORCH_LIBRARY(prism, m) {
       "str implementation, Tensor? d_w, Tensor? d_delta, Tensor? d_residual) -> "
       "(Tensor dv, Tensor du, Tensor dp, Tensor dbeta)",
       tags);
+  m.def(
+      "vector_gate(Tensor q, Tensor k, Tensor w, Tensor g, *, Tensor? b=None, Tensor? erase_read=None, "
+      "Tensor? erase_key=None, Tensor? initial_state=None, Tensor? cu_seqlens=None, float? scale=None, "
+      "bool erase_undecayed=False, bool read_values=False, bool return_final_state=False, int chunk=0, "
+      "str implementation='auto') -> (Tensor o, Tensor final_state)",
+      tags);
+  m.def(
+      "_vector_gate_forward(Tensor q, Tensor k, Tensor w, Tensor g, Tensor? b, Tensor? erase_read, "
+      "Tensor? erase_key, Tensor? initial_state, Tensor? cu_seqlens, float scale, bool erase_undecayed, "
+      "bool read_values, int chunk, str implementation, bool return_final_state, bool save_states) -> "
+      "(Tensor o, Tensor final_state, Tensor chunk_states)",
+      tags);
+  m.def(
+      "_vector_gate_backward(Tensor q, Tensor k, Tensor w, Tensor g, Tensor? b, Tensor? erase_read, "
+      "Tensor? erase_key, Tensor? initial_state, Tensor? cu_seqlens, float scale, bool erase_undecayed, "
+      "bool read_values, int chunk, str implementation, Tensor chunk_states, Tensor? d_o, "
+      "Tensor? d_final_state) -> (Tensor dq, Tensor dk, Tensor dw, Tensor dg, Tensor db, Tensor derase_read, "
+      "Tensor derase_key, Tensor dinitial_state)",
+      tags);
+  m.def(
+      "vector_gate_step(Tensor q, Tensor k, Tensor w, Tensor g, Tensor(a!) state, *, Tensor? b=None, "
+      "Tensor? erase_read=None, Tensor? erase_key=None, float? scale=None, bool erase_undecayed=False, "
+      "bool read_values=False) -> Tensor",
+      tags);
 }

@@ -35,7 +35,7 @@ TEST(Golden, EveryVectorFileIsMatched) {
   const Outcome outcome = run_golden(folder.string());
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   for (const char* op : {"linear", "mamba2", "delta", "gdn", "comba", "prism", "prism_delta", "prism_refine",
-                         "softmax", "sasrec_block"})
+                         "softmax", "sasrec_block", "gla", "gsa", "kda", "rwkv7"})
     EXPECT_NE(outcome.output.find(std::string("\n") + op + " "), std::string::npos) << op;
 }
 
