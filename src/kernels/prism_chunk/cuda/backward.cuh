@@ -1,6 +1,5 @@
 #pragma once
-// What the two kernels of the backward share. Letters as in ../README.md; the plan in README.md beside this
-// file.
+// What the two kernels of the backward share. Letters as in ../README.md; the plan in backward.md.
 #include "kernels/cuda/tile.cuh"
 #include "kernels/prism_chunk/cuda/solve.h"
 
