@@ -50,9 +50,13 @@ double tolerance(const Safetensors& file, const Mixer& mixer, const std::string&
                  at::ScalarType type) {
   const std::string name = mixer.name;
   const bool extreme = file.metadata.at("case").ends_with("extreme");
-  if (type == at::kDouble) return name == "softmax" && extreme ? 1e-10 : 1e-11;
-  if (type == at::kFloat)
-    return name == "softmax" && extreme ? 5e-5 : 1e-5;  // ten times the plain fp32 loop's error
+  const auto muon = file.metadata.find("muon");  // Newton-Schulz amplifies rounding
+  const bool amplifies = muon != file.metadata.end() && muon->second != "0";
+  if (type == at::kDouble) return amplifies ? 1e-9 : name == "softmax" && extreme ? 1e-10 : 1e-11;
+  if (type == at::kFloat) {  // ten times the plain fp32 loop's error
+    if (name == "softmax" && extreme) return 5e-5;
+    return amplifies ? 1e-3 : name == "miras_memora" ? 2e-5 : 1e-5;
+  }
   if (!tensor.starts_with("d_")) return 0.005;
   const std::string input = tensor.substr(2);
   if (input == "initial_state" || !contains(mixer.wide, input)) return 0.008;
@@ -81,8 +85,10 @@ std::map<std::string, double> check_file(const Safetensors& file, const Mixer& m
   }
   const auto gradients =
       torch::autograd::grad(results, leaves, upstream, false, false, /*allow_unused=*/true);
-  for (size_t i = 0; i < inputs.size(); ++i)
-    errors["d_" + inputs[i]] = relative_error(gradients[i], file.tensors.at("d_" + inputs[i]));
+  for (size_t i = 0; i < inputs.size(); ++i) {
+    const Tensor found = gradients[i].defined() ? gradients[i] : at::zeros_like(leaves[i]);  // not used: 0
+    errors["d_" + inputs[i]] = relative_error(found, file.tensors.at("d_" + inputs[i]));
+  }
   return errors;
 }
 

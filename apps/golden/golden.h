@@ -35,6 +35,8 @@ struct Mixer {
 std::vector<Mixer> vector_gate_mixers();
 /// All of them.
 const std::vector<Mixer>& mixers();
+/// Those whose weights learn as they are read: TTT, Titans, ATLAS, Miras, LaCT.
+std::vector<Mixer> fast_weight_mixers();
 const Mixer* find_mixer(const std::string& name);
 
 /// What a tensor of a file may miss, relative L2: outputs, gradients, gradients of gates.

@@ -148,7 +148,8 @@ const std::vector<Mixer>& mixers() {
         {"softmax", softmax},
         {"sasrec_block", sasrec},
     };
-    for (const auto& part : {vector_gate_mixers()}) table.insert(table.end(), part.begin(), part.end());
+    for (const auto& part : {vector_gate_mixers(), fast_weight_mixers()})
+      table.insert(table.end(), part.begin(), part.end());
     return table;
   }();
   return all;

@@ -4,11 +4,16 @@
 
 #include "prism/core/error.h"
 #include "prism/core/text.h"
+#include "prism/mixers/atlas.h"
 #include "prism/mixers/gated_delta_net.h"
+#include "prism/mixers/lact.h"
+#include "prism/mixers/miras.h"
 #include "prism/mixers/mixer.h"
 #include "prism/mixers/prism.h"
 #include "prism/mixers/sasrec_block.h"
 #include "prism/mixers/softmax_attention.h"
+#include "prism/mixers/titans.h"
+#include "prism/mixers/ttt.h"
 
 namespace prism {
 namespace {
@@ -37,9 +42,9 @@ Entry entry() {
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all{
-      entry<Prism>(),
-      entry<GatedDeltaNet>(),
-      entry<SoftmaxAttention>(),
+      entry<Prism>(),       entry<GatedDeltaNet>(), entry<TttLinear>(),
+      entry<TttMlp>(),      entry<Titans>(),        entry<Atlas>(),
+      entry<Miras>(),       entry<Lact>(),          entry<SoftmaxAttention>(),
       entry<SasrecBlock>(),
   };
   return all;

@@ -21,26 +21,33 @@ at::Tensor by_chunk(const at::Tensor& by_token) { return by_token.permute({1, 0,
 
 }  // namespace
 
-ChunkLayout::ChunkLayout(const std::vector<int64_t>& offsets, bool packed, int64_t chunk, at::Device device)
+ChunkLayout::ChunkLayout(const std::vector<int64_t>& offsets, bool packed, int64_t chunk, at::Device device,
+                         const std::vector<int64_t>& open)
     : packed_(packed), sequences_(int64_t(offsets.size()) - 1), chunk_(chunk) {
   const int64_t total = offsets.back();
   batch_ = packed ? 1 : sequences_;
   tokens_ = batch_ ? total / batch_ : 0;
   if (packed) {
-    plan_packed(offsets, device);
+    plan_packed(offsets, open, device);
     return;
   }
   const int64_t positions = (tokens_ + chunk - 1) / chunk;
   for (int64_t p = 0; p < positions; ++p) {
     active_.push_back(sequences_);
     first_.push_back(p * sequences_);
+    lengths_.insert(lengths_.end(), sequences_, std::min(chunk, tokens_ - p * chunk));
+    held_before_.insert(held_before_.end(), sequences_, 0);
   }
   chunks_ = positions * sequences_;
 }
 
-void ChunkLayout::plan_packed(const std::vector<int64_t>& offsets, at::Device device) {
-  const auto length = [&](int64_t n) { return offsets[n + 1] - offsets[n]; };
-  const auto chunks_of = [&](int64_t n) { return (length(n) + chunk_ - 1) / chunk_; };
+void ChunkLayout::plan_packed(const std::vector<int64_t>& offsets, const std::vector<int64_t>& open,
+                              at::Device device) {
+  const auto opened = [&](int64_t n) { return open.empty() ? 0 : open[n]; };
+  const auto chunks_of = [&](int64_t n) {
+    const int64_t tokens = offsets[n + 1] - offsets[n];
+    return tokens ? (opened(n) + tokens + chunk_ - 1) / chunk_ : 0;
+  };
   std::vector<int64_t> order(sequences_), rank(sequences_), final_entry(sequences_);
   std::iota(order.begin(), order.end(), 0);
   std::stable_sort(order.begin(), order.end(),
@@ -55,8 +62,10 @@ void ChunkLayout::plan_packed(const std::vector<int64_t>& offsets, at::Device de
     active_.push_back(running);
     first_.push_back(chunks_);
     for (int64_t i = 0; i < running; ++i) {
-      const int64_t n = order[i], begin = offsets[n] + p * chunk_,
-                    end = std::min(begin + chunk_, offsets[n + 1]);
+      const int64_t n = order[i], start = offsets[n] + p * chunk_ - opened(n);
+      const int64_t begin = std::max(start, offsets[n]), end = std::min(start + chunk_, offsets[n + 1]);
+      lengths_.push_back(end - begin);
+      held_before_.push_back(begin - start);
       start_entry.push_back(before(p).begin + i);
       final_entry[n] = sequences_ + chunks_ + i;
       for (int64_t t = begin; t < begin + chunk_; ++t) {

@@ -15,16 +15,22 @@ namespace prism {
 class ChunkLayout {
  public:
   /// `offsets`: starts of the sequences in the tokens of all rows, [sequences + 1]. `packed`: one row of
-  /// them.
-  ChunkLayout(const std::vector<int64_t>& offsets, bool packed, int64_t chunk, at::Device device);
+  /// them. `open` (packed only): tokens that an unfinished chunk of each sequence already holds, fewer than
+  /// chunk; the sequence's first chunk here takes the rest of that one.
+  ChunkLayout(const std::vector<int64_t>& offsets, bool packed, int64_t chunk, at::Device device,
+              const std::vector<int64_t>& open = {});
 
   struct Range {
     int64_t begin, count;
   };
 
+  bool is_packed() const { return packed_; }
   int64_t sequences() const { return sequences_; }
   int64_t chunks() const { return chunks_; }
   int64_t positions() const { return int64_t(active_.size()); }
+  /// Tokens of chunk z, and how many the same chunk held before these.
+  int64_t length(int64_t z) const { return lengths_[z]; }
+  int64_t held_before(int64_t z) const { return held_before_[z]; }
   /// Chunks at a position.
   Range chunks_at(int64_t position) const { return {first_[position], active_[position]}; }
   /// Buffer entries before and after the chunks at a position.
@@ -49,11 +55,11 @@ class ChunkLayout {
   at::Tensor unsorted(const at::Tensor& states) const;
 
  private:
-  void plan_packed(const std::vector<int64_t>& offsets, at::Device device);
+  void plan_packed(const std::vector<int64_t>& offsets, const std::vector<int64_t>& open, at::Device device);
 
   bool packed_;
   int64_t batch_ = 0, tokens_ = 0, sequences_ = 0, chunk_ = 1, chunks_ = 0;
-  std::vector<int64_t> active_, first_;
+  std::vector<int64_t> active_, first_, lengths_, held_before_;
   // Packed sequences only.
   at::Tensor token_of_slot_, is_padding_;      // [chunks * C] and [chunks,1,1,C,1]
   at::Tensor chunk_of_token_, slot_of_token_;  // [tokens]: chunk, and slot in it

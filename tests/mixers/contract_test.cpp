@@ -121,7 +121,7 @@ TEST_P(MixerContract, GradientsAreFiniteDifferences) {
         (8 * (value(kStep) - value(-kStep)) - (value(2 * kStep) - value(-2 * kStep))) / (12 * kStep);
     input.copy_(saved);
     const double found = (input.grad() * direction).sum().item<double>();
-    EXPECT_NEAR(found, expected, 1e-7 * std::max(1.0, std::abs(expected))) << name;
+    EXPECT_NEAR(found, expected, 1e-7 * GetParam().amplifies * std::max(1.0, std::abs(expected))) << name;
   }
 }
 
@@ -163,7 +163,7 @@ TEST_P(MixerContract, SinglePrecisionIsNearDouble) {
   single->to(at::kFloat);
   const at::Tensor found = single->forward(x, Packing::packed({30, 3}));
   EXPECT_EQ(found.scalar_type(), at::kFloat);
-  EXPECT_LT(relative_error(found, expected), 2e-5);
+  EXPECT_LT(relative_error(found, expected), 2e-5 * GetParam().amplifies);
 }
 
 INSTANTIATE_TEST_SUITE_P(All, MixerContract, ::testing::ValuesIn(mixer_cases()),

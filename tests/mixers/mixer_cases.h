@@ -18,6 +18,9 @@ struct MixerCase {
   std::string name, mixer;
   std::vector<std::pair<std::string, std::string>> settings = {};
   int64_t width = 8;
+  /// How much more a mixer turns rounding, and a step of finite differences, into error than a linear state
+  /// does: Newton-Schulz and norms inside the learning memory.
+  double amplifies = 1;
 };
 
 inline void PrintTo(const MixerCase& c, std::ostream* out) { *out << c.name; }
@@ -51,6 +54,41 @@ inline std::vector<MixerCase> mixer_cases() {
       {"gated_delta_net_grouped",
        "gated_delta_net",
        {{"heads", "4"}, {"key_heads", "2"}, {"key_width", "6"}, {"value_width", "5"}}},
+      {"ttt_linear", "ttt_linear", {{"mini_batch", "4"}}},
+      {"ttt_linear_long_batch", "ttt_linear", {{"output_gate", "false"}}, 8, 10},
+      {"ttt_linear_conv", "ttt_linear", {{"mini_batch", "1"}, {"conv_width", "4"}}},
+      {"ttt_mlp", "ttt_mlp", {{"mini_batch", "3"}}},
+      {"titans", "titans", {{"mini_batch", "4"}}},
+      {"titans_sequential",
+       "titans",
+       {{"mini_batch", "1"}, {"key_width", "3"}, {"value_width", "5"}, {"conv_width", "0"}}},
+      {"titans_residual", "titans", {{"residual_norm", "true"}, {"output_norm", "false"}}},
+      {"titans_mlp", "titans", {{"memory", "mlp"}, {"mini_batch", "3"}}},
+      {"titans_mlp_residual",
+       "titans",
+       {{"memory", "mlp"}, {"mini_batch", "2"}, {"residual_norm", "true"}, {"output_gate", "false"}},
+       8,
+       10},
+      {"atlas", "atlas", {{"mini_batch", "4"}, {"key_width", "2"}}, 8, 50},
+      {"atlas_linear_features",
+       "atlas",
+       {{"mini_batch", "3"}, {"degree", "1"}, {"window", "6"}, {"key_width", "3"}},
+       8,
+       50},
+      {"omega_net",
+       "atlas",
+       {{"momentum", "false"}, {"newton_schulz", "false"}, {"mini_batch", "2"}, {"conv_width", "0"}}},
+      {"miras_moneta", "miras", {{"mini_batch", "4"}}},
+      {"miras_yaad", "miras", {{"variant", "yaad"}, {"mini_batch", "3"}, {"key_width", "3"}}},
+      {"miras_yaad_norm", "miras", {{"variant", "yaad"}, {"huber", "norm"}, {"output_gate", "false"}}},
+      {"miras_memora", "miras", {{"variant", "memora"}, {"mini_batch", "2"}, {"conv_width", "0"}}},
+      {"lact", "lact", {{"chunk", "4"}}, 8, 50},
+      {"lact_plain", "lact", {{"chunk", "3"}, {"muon", "false"}, {"momentum", "false"}, {"conv_width", "4"}}},
+      {"lact_prenorm",
+       "lact",
+       {{"chunk", "2"}, {"prenorm", "true"}, {"expansion", "2"}, {"key_width", "3"}},
+       8,
+       50},
       {"softmax_attention", "softmax_attention"},
       {"softmax_attention_grouped", "softmax_attention", {{"heads", "4"}, {"key_heads", "2"}}},
       {"sasrec_block", "sasrec_block"},

@@ -1,0 +1,277 @@
+// The chunked pass of fast-weight memories. At each chunk position: the gradients of its tokens at the start
+// of their mini-batch, the reads with the weights after each token, and the weights after the last.
+#include "prism/ops/fast_weights.h"
+
+#include <ATen/Functions.h>
+#include <ATen/TensorOperators.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
+
+#include <utility>
+
+#include "arguments.h"
+#include "fast_memory.h"
+#include "fast_mixing.h"
+#include "fast_weights_check.h"
+#include "mini_batches.h"
+#include "prism/ops/newton_schulz.h"
+#include "ttt_linear_fused.h"
+
+namespace prism {
+namespace {
+
+using at::Tensor;
+using Tensors = std::vector<Tensor>;
+using Step = MiniBatches::Step;
+using Gradients = MemoryModel::Gradients;
+
+Tensor transposed(const Tensor& x) { return x.transpose(-2, -1); }
+Tensor kept(const Tensor& keep, const Tensor& x) { return keep.defined() ? keep * x : x; }
+
+/// What the states are at a position of the sequences.
+struct States {
+  Tensors A, S, start, recent;  ///< recent: k, v, weight of the last window-1 tokens
+
+  Tensors all() const {
+    Tensors list = A;
+    for (const Tensors* part : {&S, &start, &recent}) list.insert(list.end(), part->begin(), part->end());
+    return list;
+  }
+};
+
+bool has_sum(const FastRule& rule) { return rule.momentum || !rule.accumulate; }
+
+/// The given states with all that is absent filled in.
+States initial_states(const FastWeightArgs& args) {
+  const FastState& given = args.state;
+  const auto options = args.q.options().dtype(gate_type(args.q.scalar_type()));
+  const auto typed = [&](const Tensor& x) { return x.to(options.dtype()); };
+  States states;
+  for (size_t l = 0; l < given.weights.size(); ++l) {
+    states.A.push_back(typed(given.weights[l]));
+    if (has_sum(args.rule))
+      states.S.push_back(given.momentum.empty() ? at::zeros_like(states.A[l]) : typed(given.momentum[l]));
+    states.start.push_back(given.start.empty() ? states.A[l] : typed(given.start[l]));
+  }
+  const int64_t recent = args.rule.window - 1;
+  if (recent == 0) return states;
+  const auto or_zeros = [&](const Tensor& x, int64_t width) {
+    return x.defined() ? typed(x) : at::zeros({states.A[0].size(0), args.q.size(2), recent, width}, options);
+  };
+  states.recent = {or_zeros(given.recent_k, args.k.size(3)), or_zeros(given.recent_v, args.v.size(3)),
+                   or_zeros(given.recent_weight, 1)};
+  return states;
+}
+
+FastState public_state(const States& states) {
+  FastState result{.weights = states.A, .momentum = states.S, .start = states.start};
+  if (!states.recent.empty())
+    result.recent_k = states.recent[0], result.recent_v = states.recent[1],
+    result.recent_weight = states.recent[2];
+  return result;
+}
+
+class Pass {
+ public:
+  explicit Pass(const FastWeightArgs& args)
+      : args_(args),
+        rule_(args.rule),
+        batches_(args.q, args.cu_seqlens, args.mini_batch, args.seen),
+        model_(args.memory, args.q.size(2)),
+        layers_(args.state.weights.size()),
+        written_out_(rule_.newton_schulz || args.memory.projection != Projection::kNone),
+        has_sum_(has_sum(rule_)) {
+    q_ = batches_.gather(args.q), k_ = batches_.gather(args.k), v_ = batches_.gather(args.v);
+    if (rule_.gradient_weight) weight_ = batches_.gather(rule_.gradient_weight->unsqueeze(-1));
+    if (rule_.delta) delta_ = batches_.gather(rule_.delta->unsqueeze(-1));
+    if (rule_.window > 1 && !weight_.defined()) weight_ = 1 - batches_.padding();
+    mixing_ = make_mixing(rule_, batches_);
+    last_ = batches_.last_token();
+  }
+
+  FastWeightResult run();
+
+ private:
+  States unpack(const Tensors& all) const;
+  Tensors body(const Step& step, const Tensors& all);
+
+  Mixing mixing_at(const Step& step) const;
+  Tensor read(const Tensors& base, const Tensors& S, const Gradients& g, const Mixing& m,
+              const Tensor& q) const;
+  Tensor spread(const Tensor& x, const Tensor& g, const Tensor& q, const Mixing& m) const;
+  Tensor weights_of_tokens(const Tensor& A, const Tensor& S, const Tensor& x, const Tensor& g,
+                           const Mixing& m) const;
+  Tensor read_written_out(const Tensors& each, const Tensor& q) const;
+  Tensor next_weights(const Tensor& A, const Tensor& S, const Tensor& x, const Tensor& g, const Mixing& m,
+                      const Tensor& last) const;
+  Tensor next_sum(const Tensor& S, const Tensor& x, const Tensor& g, const Mixing& m, const Tensor& last,
+                  const Step& step) const;
+  Tensors next_recent(const Tensors& window, const Tensor& last) const;
+  /// Whether S at a chunk's start reaches its weights. TTT's is 0 unless the chunk continues a mini-batch.
+  bool carries() const { return has_sum_ && (rule_.accumulate || batches_.any_open()); }
+
+  const FastWeightArgs& args_;
+  const FastRule& rule_;
+  MiniBatches batches_;
+  MemoryModel model_;
+  size_t layers_;
+  bool written_out_, has_sum_;
+  Tensor q_, k_, v_, weight_, delta_, last_;
+  Mixing mixing_;
+  Tensors outputs_;
+};
+
+States Pass::unpack(const Tensors& all) const {
+  auto next = all.begin();
+  const auto take = [&](size_t count) {
+    const Tensors some(next, next + count);
+    next += count;
+    return some;
+  };
+  States states;
+  states.A = take(layers_);
+  states.S = take(has_sum_ ? layers_ : 0);
+  states.start = take(layers_);
+  states.recent = take(rule_.window > 1 ? 3 : 0);
+  return states;
+}
+
+Mixing Pass::mixing_at(const Step& step) const {
+  return {.keep = step.of(mixing_.keep),
+          .carry = step.of(mixing_.carry),
+          .decay = step.of(mixing_.decay),
+          .into = step.of(mixing_.into),
+          .sum = step.of(mixing_.sum),
+          .apply = step.of(mixing_.apply)};
+}
+
+/// The gradients' part of the read of q, sum_j into_tj (q_t x_j) g_j.
+Tensor Pass::spread(const Tensor& x, const Tensor& g, const Tensor& q, const Mixing& m) const {
+  const Tensor products = at::bmm(q, transposed(x));
+  if (!m.by_channel()) return at::bmm(m.into * products, g);
+  return at::matmul(m.into * products.unsqueeze(1), transposed(g).unsqueeze(-1)).squeeze(-1).transpose(1, 2);
+}
+
+/// The dual form: reads without the weights of single tokens.
+Tensor Pass::read(const Tensors& base, const Tensors& S, const Gradients& g, const Mixing& m,
+                  const Tensor& q) const {
+  Tensor x = model_.lift(q), z;
+  for (size_t l = 0; l < layers_; ++l) {
+    if (l > 0) x = model_.hidden(z);
+    z = kept(m.keep, at::bmm(x, base[l])) - spread(g.inputs[l], g.outputs[l], x, m);
+    if (carries()) z = z - m.carry * at::bmm(x, S[l]);
+  }
+  return model_.finish(z, q);
+}
+
+/// A_t of every token, [Z,C,in,out].
+Tensor Pass::weights_of_tokens(const Tensor& A, const Tensor& S, const Tensor& x, const Tensor& g,
+                               const Mixing& m) const {
+  const int64_t in = A.size(1), out = A.size(2);
+  const Tensor keep = m.keep.defined() ? m.keep.unsqueeze(2) : m.keep;  // [Z,C,1,1 or V]
+  const Tensor start = kept(keep, A.unsqueeze(1));
+  if (m.by_channel()) {
+    const Tensor writes = transposed(g).unsqueeze(-1) * x.unsqueeze(1);  // [Z,V,J,K]
+    return start - at::matmul(m.into, writes).permute({0, 2, 3, 1});
+  }
+  const Tensor writes = (x.unsqueeze(-1) * g.unsqueeze(-2)).flatten(2);  // [Z,J,in*out]
+  if (!rule_.newton_schulz) return start - at::bmm(m.into, writes).unflatten(2, {in, out});
+  Tensor sums = at::bmm(m.sum, writes).unflatten(2, {in, out});
+  if (S.defined()) sums = sums + m.decay.unsqueeze(-1) * S.unsqueeze(1);
+  const Tensor directions = newton_schulz(sums, muon_steps());
+  return start - at::bmm(m.apply, directions.flatten(2)).unflatten(2, {in, out});
+}
+
+Tensor Pass::read_written_out(const Tensors& each, const Tensor& q) const {
+  Tensor x = model_.lift(q), z;
+  for (size_t l = 0; l < layers_; ++l) {
+    if (l > 0) x = model_.hidden(z);
+    z = at::matmul(x.unsqueeze(2), model_.project(each[l])).squeeze(2);
+  }
+  return model_.finish(z, q);
+}
+
+/// A after the chunk's last token.
+Tensor Pass::next_weights(const Tensor& A, const Tensor& S, const Tensor& x, const Tensor& g, const Mixing& m,
+                          const Tensor& last) const {
+  const Tensor keep = m.keep.defined() ? at::bmm(last, m.keep) : m.keep;
+  if (m.by_channel()) {
+    const Tensor into = at::matmul(last.unsqueeze(1), m.into).squeeze(2);  // [Z,V,C]
+    return kept(keep, A) - at::bmm(transposed(x), transposed(into) * g);
+  }
+  const Tensor into = transposed(at::bmm(last, m.into));
+  Tensor next = kept(keep, A) - at::bmm(transposed(x), into * g);
+  if (carries()) next = next - at::bmm(last, m.carry) * S;
+  return next;
+}
+
+/// S after the chunk's last token; it restarts after a mini-batch where the rule says so.
+Tensor Pass::next_sum(const Tensor& S, const Tensor& x, const Tensor& g, const Mixing& m, const Tensor& last,
+                      const Step& step) const {
+  if (!rule_.accumulate && step.all_close) return at::zeros_like(S);
+  const Tensor sum = transposed(at::bmm(last, m.sum));
+  const Tensor next = at::bmm(last, m.decay) * S + at::bmm(transposed(x), sum * g);
+  return !rule_.accumulate && step.any_close ? next.masked_fill(step.closes, 0) : next;
+}
+
+Tensors Pass::next_recent(const Tensors& window, const Tensor& last) const {
+  const int64_t count = rule_.window - 1;
+  const Tensor tokens = last.squeeze(1).argmax(1) + 1;
+  const Tensor places = (tokens.unsqueeze(1) + at::arange(count, tokens.options())).unsqueeze(2);
+  Tensors recent;
+  for (const Tensor& x : window) recent.push_back(x.gather(1, places.expand({-1, -1, x.size(2)})));
+  return recent;
+}
+
+Tensors Pass::body(const Step& step, const Tensors& all) {
+  const States now = unpack(all);
+  const Tensor q = step.of(q_), last = step.of(last_);
+  const Mixing m = mixing_at(step);
+  Tensors window{step.of(k_), step.of(v_), step.of(weight_)};
+  for (size_t i = 0; i < now.recent.size(); ++i) window[i] = at::cat({now.recent[i], window[i]}, 1);
+  Tensors W;
+  for (const Tensor& start : now.start) W.push_back(model_.project_start(start));
+  const Gradients g = model_.gradients(W, window[0], window[1], window[2], step.of(delta_));
+
+  const Tensors& base = rule_.accumulate ? now.A : now.start;
+  Tensors each, A, S, start;
+  for (size_t l = 0; l < layers_; ++l) {
+    const Tensor sum = has_sum_ ? now.S[l] : Tensor();
+    if (written_out_) each.push_back(weights_of_tokens(base[l], sum, g.inputs[l], g.outputs[l], m));
+    A.push_back(rule_.newton_schulz
+                    ? at::bmm(last, each[l].flatten(2)).view(base[l].sizes())
+                    : model_.settle(next_weights(base[l], sum, g.inputs[l], g.outputs[l], m, last)));
+    if (has_sum_) S.push_back(next_sum(sum, g.inputs[l], g.outputs[l], m, last, step));
+    start.push_back(step.all_close   ? A[l]
+                    : step.any_close ? at::where(step.closes, A[l], now.start[l])
+                                     : now.start[l]);
+  }
+  outputs_.push_back(written_out_ ? read_written_out(each, q) : read(base, now.S, g, m, q));
+
+  return States{A, S, start, rule_.window > 1 ? next_recent(window, last) : Tensors{}}.all();
+}
+
+FastWeightResult Pass::run() {
+  const Tensors all = batches_.run(initial_states(args_).all(), [&](const Step& step, const Tensors& states) {
+    return body(step, states);
+  });
+  return {.o = batches_.scatter(at::cat(outputs_), args_.q.scalar_type()),
+          .state = public_state(unpack(all))};
+}
+
+}  // namespace
+
+FastWeightResult fast_weights(const FastWeightArgs& args) {
+  check_fast_weight_arguments(args);
+  // Everything inside runs in the type of states, also under autocast.
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
+  if (args.v.numel() == 0)
+    return {.o = at::zeros(args.v.sizes(), args.q.options()), .state = public_state(initial_states(args))};
+  const bool fits = fits_ttt_linear_kernel(args);
+  if (args.implementation == Implementation::kReference ||
+      (args.implementation == Implementation::kFused && !fits))
+    fail("fast_weights: no {} implementation of this call", implementation_name(args.implementation));
+  if (fits && args.implementation != Implementation::kComposed) return ttt_linear_fused(args);
+  return Pass(args).run();
+}
+
+}  // namespace prism
