@@ -2,6 +2,8 @@
 // Tensors as the kernels take them.
 #include <ATen/core/Tensor.h>
 
+#include <cstdint>
+
 #include "prism/kernels/types.h"
 
 namespace prism {
@@ -43,6 +45,16 @@ inline kernels::View view_of(const at::Tensor& x, int64_t trailing, at::Tensor& 
           .token_stride = token_stride,
           .step_stride = trailing == 3 ? holder.stride(-3) : 0,
           .head_stride = holder.stride(-2)};
+}
+
+/// A View whose rows all start on 16 bytes, as kernels with vector accesses need; a copy where x's do not.
+inline kernels::View aligned_view_of(const at::Tensor& x, int64_t trailing, at::Tensor& holder) {
+  const kernels::View view = view_of(x, trailing, holder);
+  const auto aligned = [&](int64_t stride) { return stride * x.element_size() % 16 == 0; };
+  if (reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && aligned(view.token_stride) &&
+      aligned(view.step_stride) && aligned(view.head_stride))
+    return view;
+  return view_of(x.clone(at::MemoryFormat::Contiguous), trailing, holder);
 }
 
 }  // namespace prism

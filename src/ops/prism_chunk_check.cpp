@@ -45,11 +45,13 @@ void check_sizes(const ArgumentCheck& check, int64_t token_dims, const at::Tenso
   check.size("g", g, -1, "heads", heads, "w has");
 }
 
+/// `narrow`: whether a bf16 state is taken as well, except beside doubles.
 void check_state(ArgumentCheck& check, const at::Tensor& state, const char* name, const at::Tensor& q,
-                 const at::Tensor& w, const c10::SymInt& sequences) {
+                 const at::Tensor& w, const c10::SymInt& sequences, bool narrow) {
   check.tensor(name, state, 4, "[sequences,heads,K,V]");
-  check.dtype(name, state, gate_type(q.scalar_type()),
-              fmt::format("beside q of {}", c10::toString(q.scalar_type())));
+  if (!(narrow && state.scalar_type() == at::kBFloat16 && q.scalar_type() != at::kDouble))
+    check.dtype(name, state, gate_type(q.scalar_type()),
+                fmt::format("beside q of {}", c10::toString(q.scalar_type())));
   check.size(name, state, 0, "sequences", sequences, "the call has");
   check.size(name, state, 1, "heads", w.sym_size(-2), "w has");
   check.size(name, state, 2, "key channels a head", q.sym_size(-1), "q has");
@@ -93,7 +95,7 @@ void check_chunk_arguments(const char* op, int64_t token_dims, const at::Tensor&
   }
   const c10::SymInt sequences = check_packing(check, q, cu_seqlens);
   if (const at::Tensor* state = present(initial_state))
-    check_state(check, *state, chunk ? "initial_state" : "state", q, w, sequences);
+    check_state(check, *state, chunk ? "initial_state" : "state", q, w, sequences, !chunk);
 }
 
 std::vector<int64_t> sequence_offsets(const std::optional<at::Tensor>& cu_seqlens, int64_t batch,

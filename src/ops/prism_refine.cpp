@@ -5,9 +5,11 @@
 #include <torch/csrc/autograd/custom_function.h>
 #include <torch/library.h>
 
+#include <mutex>
 #include <string>
 
 #include "dispatch.h"
+#include "prism/core/log.h"
 #include "prism_refine_call.h"
 
 namespace prism {
@@ -85,6 +87,16 @@ void check_arguments(const Tensor& v, const OptionalTensor& u, const OptionalTen
   if (steps < 1) check.fail_with("at least one step is needed");
 }
 
+void say_once_that_composed_runs(const RefineCall& call) {
+  if (call.v.device().is_meta()) return;
+  static std::once_flag said;
+  std::call_once(said, [&] {
+    info("prism_refine: no fused kernel for {} and {} steps on {}; composing it from LibTorch's operations",
+         c10::toString(call.v.scalar_type()), call.steps(),
+         c10::DeviceTypeName(call.v.device().type(), true));
+  });
+}
+
 bool use_fused(string_view implementation, const RefineCall& call) {
   if (implementation == "composed") return false;
   check(implementation == "auto" || implementation == "fused",
@@ -92,6 +104,7 @@ bool use_fused(string_view implementation, const RefineCall& call) {
   const bool available = has_fused_refine(call.v, call.steps());
   check(available || implementation == "auto", "prism_refine: no fused kernel for {} and {} steps on {}",
         c10::toString(call.v.scalar_type()), call.steps(), call.v.device().str());
+  if (!available) say_once_that_composed_runs(call);
   return available;
 }
 

@@ -45,9 +45,9 @@ void check_launch(const char* problem) {
 }  // namespace
 
 bool has_fused_refine(const Tensor& v, int64_t steps) {
-  if (v.scalar_type() == at::kHalf) return false;
-  return v.device().is_cpu() || (v.device().is_cuda() && cuda_kernels() && cuda_kernels()->refine_forward &&
-                                 steps <= kernels::cuda::kMaxRefineSteps);
+  if (v.device().is_cpu()) return v.scalar_type() != at::kHalf;
+  return v.device().is_cuda() && cuda_kernels() && cuda_kernels()->refine_forward &&
+         steps <= kernels::cuda::kMaxRefineSteps;
 }
 
 RefineOutputs prism_refine_fused(const RefineCall& call, bool return_delta_and_residual) {

@@ -267,7 +267,10 @@ def test_errors_name_the_tensor(spoil, message):
         prism.prism_chunk(**(tensors() | spoil))
 
 
-@pytest.mark.skipif(not torch.cuda.is_available(), reason="skipped: no CUDA device")
+gpu = pytest.mark.skipif(not torch.cuda.is_available(), reason="skipped: no CUDA device")
+
+
+@gpu
 @pytest.mark.parametrize("dtype", [torch.float64, torch.float32, torch.bfloat16, torch.float16])
 @pytest.mark.parametrize("variant", VARIANTS, ids=str)
 def test_cuda_is_the_token_loop(variant, dtype):
@@ -280,3 +283,52 @@ def test_cuda_is_the_token_loop(variant, dtype):
         assert relative_error(x.cpu(), expected) < limits[i >= 2]
     for x, again in zip(found, gradients(prism.prism_chunk, on_gpu), strict=True):
         assert torch.equal(x, again)
+
+
+def cuda_tensors(**variant):
+    """Sizes that the CUDA kernels take."""
+    named = tensors(torch.bfloat16, **(dict(T=150, K=64, V=64) | variant))
+    return {name: x.detach().cuda().requires_grad_(x.requires_grad) for name, x in named.items()}
+
+
+@gpu
+@pytest.mark.parametrize("backend", ["aot_eager", "inductor"])
+@pytest.mark.parametrize("variant", [dict(), dict(lengths=[0, 1, 99, 0, 50])], ids=str)
+def test_cuda_compiled_is_eager(variant, backend):
+    torch._dynamo.reset()
+
+    def layer(q, k, w, b, g, **rest):
+        o, state = prism.prism_chunk(q * 1.0, k, w + 0.0, b, g, **rest)
+        return torch.tanh(o), state * 2
+
+    named = cuda_tensors(**variant)
+    compiled = torch.compile(layer, backend=backend, fullgraph=True)
+    for x, reference in zip(gradients(compiled, named), gradients(layer, named), strict=True):
+        assert relative_error(x, reference) < 0.01
+
+
+@gpu
+@pytest.mark.parametrize("state_type", [torch.float32, torch.bfloat16])
+def test_cuda_step_in_a_graph(state_type):
+    named = {name: x.detach() for name, x in cuda_tensors(T=1).items()}
+    token = [named[name].squeeze(1) for name in ("q", "k", "w", "b", "g")]
+    eager, captured = (named["initial_state"].to(state_type, copy=True) for _ in range(2))
+    expected = prism.prism_step(*token, eager)
+    graph = torch.cuda.CUDAGraph()
+    with torch.no_grad(), torch.cuda.graph(graph):
+        o = prism.prism_step(*token, captured)
+    captured.copy_(named["initial_state"])
+    graph.replay()
+    assert torch.equal(o, expected) and torch.equal(captured, eager)
+
+
+@gpu
+def test_cuda_autocast():
+    named = cuda_tensors()
+    wide = {name: x.detach().float().requires_grad_() for name, x in named.items()}
+    expected, expected_state = prism.prism_chunk(**named, return_final_state=True)
+    with torch.autocast("cuda", torch.bfloat16):
+        o, state = prism.prism_chunk(**wide, return_final_state=True)
+    assert torch.equal(o, expected) and torch.equal(state, expected_state)
+    for x in torch.autograd.grad(o.float().sum(), list(wide.values())):
+        assert x.dtype == torch.float32 and x.isfinite().all()

@@ -7,7 +7,7 @@ struct CUstream_st;
 namespace prism::kernels::cuda {
 
 /// L up to this runs here; more is an error of the caller.
-inline constexpr int64_t kMaxRefineSteps = 8;
+inline constexpr int64_t kMaxRefineSteps = 4;
 
 /// Asynchronous on `stream`; one launch, no host synchronisation, no allocation. Pointers as in
 /// prism_refine.h. Returns nullptr, or the CUDA runtime's message when the launch fails.

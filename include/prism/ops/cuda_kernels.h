@@ -2,6 +2,7 @@
 // How libprism.so reaches the CUDA kernels without linking them: libprism_cuda.so fills this table when it is
 // loaded.
 #include "prism/kernels/prism_refine_cuda.h"
+#include "prism/kernels/prism_step_cuda.h"
 
 namespace prism {
 
@@ -9,6 +10,7 @@ struct CudaKernels {
   CUstream_st* (*current_stream)() = nullptr;
   decltype(&kernels::cuda::prism_refine_forward) refine_forward = nullptr;
   decltype(&kernels::cuda::prism_refine_backward) refine_backward = nullptr;
+  decltype(&kernels::cuda::prism_step) step = nullptr;
 };
 
 /// Called once by libprism_cuda.so.

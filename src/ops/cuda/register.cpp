@@ -9,7 +9,8 @@ namespace {
 [[maybe_unused]] const bool kRegistered = [] {
   set_cuda_kernels({.current_stream = [] { return c10::cuda::getCurrentCUDAStream().stream(); },
                     .refine_forward = kernels::cuda::prism_refine_forward,
-                    .refine_backward = kernels::cuda::prism_refine_backward});
+                    .refine_backward = kernels::cuda::prism_refine_backward,
+                    .step = kernels::cuda::prism_step});
   return true;
 }();
 
