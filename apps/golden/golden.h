@@ -24,13 +24,17 @@ struct Call {
   double number(const std::string& key) const;
 };
 
-/// An operation of the files, computed by the product. A new mixer is one more row of mixers().
+/// An operation of the files, computed by the product. A new mixer is one more row of a table below.
 struct Mixer {
   const char* name;
   Tensors (*run)(const Call& call);
   /// Inputs that stay fp32 when activations are bf16.
   std::vector<std::string> wide = {};
 };
+/// The mixers on prism_chunk with a scalar gate or none.
+std::vector<Mixer> scalar_gate_mixers();
+/// Mixture of Memories and HSTU.
+std::vector<Mixer> routed_and_pointwise_mixers();
 /// The mixers with a gate a channel, on vector_gate.
 std::vector<Mixer> vector_gate_mixers();
 /// All of them.

@@ -6,77 +6,13 @@
 #include "golden.h"
 #include "prism/mixers/sasrec_block.h"
 #include "prism/ops/attention.h"
-#include "prism/ops/prism_chunk.h"
 #include "prism/ops/prism_refine.h"
+#include "recurrence.h"
 
 namespace prism::golden {
 namespace {
 
 using at::Tensor;
-
-/// prism_chunk with the file's state, packing and scale.
-Tensors recurrence(const Call& call, PrismChunkArgs args) {
-  args.initial_state = call.find("initial_state");
-  args.cu_seqlens = call.find("cu_seqlens");
-  args.scale = call.number("scale");
-  args.return_final_state = true;
-  const PrismChunkResult result = prism_chunk(args);
-  return {{"o", result.o}, {"final_state", result.final_state}};
-}
-
-/// [B,T,H,...] as the only one of L = 1 steps.
-Tensor one_step(const Tensor& x) { return x.unsqueeze(2); }
-/// A gated write in the type of the activations.
-Tensor gated(const Tensor& gate, const Tensor& value) {
-  return (gate.unsqueeze(-1) * value).to(value.scalar_type());
-}
-Tensor no_gate(const Call& call) {
-  const Tensor& q = call.at("q");
-  const auto type = q.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
-  return at::zeros({q.size(0), q.size(1), call.at("v").size(2)},
-                   q.options().dtype(type).requires_grad(false));
-}
-
-Tensors linear(const Call& call) {
-  return recurrence(call, {.q = call.at("q"),
-                           .k = one_step(call.at("k")),
-                           .w = one_step(call.at("v")),
-                           .b = no_gate(call),
-                           .g = no_gate(call)});
-}
-
-/// q = C, k = B, w = dt x, g = dt A, and the skip D x.
-Tensors mamba2(const Call& call) {
-  const Tensor &x = call.at("x"), &dt = call.at("dt");
-  Tensors out = recurrence(call, {.q = call.at("C"),
-                                  .k = one_step(call.at("B")),
-                                  .w = one_step(gated(dt, x)),
-                                  .b = at::zeros_like(dt).detach(),
-                                  .g = dt * call.at("A")});
-  out["o"] = out["o"] + call.at("D").unsqueeze(-1) * x;
-  return out;
-}
-
-Tensors delta(const Call& call) {
-  const Tensor& beta = call.at("beta");
-  return recurrence(call, {.q = call.at("q"),
-                           .k = one_step(call.at("k")),
-                           .w = one_step(gated(beta, call.at("v"))),
-                           .b = beta,
-                           .g = call.find("g").value_or(no_gate(call))});
-}
-
-/// The erase reads the undecayed state: e^g (I - b k p^T) with b = beta e^-g is e^g I - beta k p^T. The large
-/// b meets the decay of its own token again before it meets anything else, so gates of -20 keep their digits.
-Tensors comba(const Call& call) {
-  const Tensor &beta = call.at("beta"), &g = call.at("g");
-  return recurrence(call, {.q = call.at("q"),
-                           .k = one_step(call.at("k")),
-                           .w = one_step(gated(beta, call.at("v"))),
-                           .b = beta * g.neg().exp(),
-                           .g = g,
-                           .erase_read = call.at("p")});
-}
 
 Tensors prism(const Call& call) {
   return recurrence(
@@ -137,18 +73,14 @@ Tensors sasrec(const Call& call) {
 const std::vector<Mixer>& mixers() {
   static const std::vector<Mixer> all = [] {
     std::vector<Mixer> table = {
-        {"linear", linear, {"initial_state"}},
-        {"mamba2", mamba2, {"dt", "A", "D", "initial_state"}},
-        {"delta", delta, {"beta", "initial_state"}},
-        {"gdn", delta, {"beta", "g", "initial_state"}},
-        {"comba", comba, {"beta", "g", "initial_state"}},
         {"prism", prism, {"b", "g", "initial_state"}},
         {"prism_delta", prism_delta, {"beta", "g", "initial_state"}},
         {"prism_refine", refine},
         {"softmax", softmax},
         {"sasrec_block", sasrec},
     };
-    for (const auto& part : {vector_gate_mixers(), fast_weight_mixers()})
+    for (const auto& part :
+         {scalar_gate_mixers(), routed_and_pointwise_mixers(), vector_gate_mixers(), fast_weight_mixers()})
       table.insert(table.end(), part.begin(), part.end());
     return table;
   }();

@@ -10,6 +10,13 @@ std::string with_dashes(std::string name) {
   return name;
 }
 
+/// The flag of a setting without its dashes: "heads", or "softmax_attention-heads" for one of several mixers,
+/// whose sections are "mixer.NAME".
+std::string flag_of(const std::string& section, const std::string& name) {
+  constexpr std::string_view kMixer = "mixer.";
+  return section.starts_with(kMixer) ? section.substr(kMixer.size()) + "-" + name : name;
+}
+
 /// "--learning-rate,--learning_rate", so that the TOML spelling works too.
 std::string flag_names(const std::string& name) {
   const std::string dashed = with_dashes(name);
@@ -29,12 +36,13 @@ std::string description(const Setting& setting) {
 void SettingFlags::declare(CLI::App& app, const Settings& settings) {
   for (const Setting& setting : settings.all()) {
     const std::string key = setting.section + "." + setting.name;
-    if (app.get_option_no_throw("--" + with_dashes(setting.name))) continue;
+    const std::string flag = flag_of(setting.section, setting.name);
+    if (app.get_option_no_throw("--" + with_dashes(flag))) continue;
     CLI::Option* option = nullptr;
     if (setting.type == "true or false")
-      option = app.add_flag(flag_names(setting.name) + ",!--no-" + with_dashes(setting.name), switches_[key]);
+      option = app.add_flag(flag_names(flag) + ",!--no-" + with_dashes(flag), switches_[key]);
     else
-      option = app.add_option(flag_names(setting.name), texts_[key])->type_name(setting.type);
+      option = app.add_option(flag_names(flag), texts_[key])->type_name(setting.type);
     option->description(description(setting))->group("Settings [" + setting.section + "]");
     options_.emplace_back(key, option);
   }
@@ -43,7 +51,8 @@ void SettingFlags::declare(CLI::App& app, const Settings& settings) {
 void SettingFlags::apply(Settings& settings) const {
   for (const auto& [key, option] : options_) {
     if (option->count() == 0) continue;
-    const std::string where = "--" + with_dashes(key.substr(key.find('.') + 1));
+    const size_t dot = key.rfind('.');
+    const std::string where = "--" + with_dashes(flag_of(key.substr(0, dot), key.substr(dot + 1)));
     if (const auto text = texts_.find(key); text != texts_.end())
       settings.set_text(key, text->second, where);
     else

@@ -53,6 +53,9 @@ class TrainCommand : public Command {
   }
 
   void check_request() {
+    if (const ModelSpec& model = recipe_->model; model.model.mixer != model.mixer.text())
+      usage_error("train: --mixer {} does not fit the recipe of a {}; change the recipe, or leave it out",
+                  model.model.mixer, model.mixer.text());
     if (!request_.from.empty()) {
       if (!request_.resume.empty()) usage_error("train: --resume and --from exclude each other");
       const auto given = flags_.given();

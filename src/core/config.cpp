@@ -5,6 +5,7 @@
 
 #include <charconv>
 #include <cmath>
+#include <functional>
 #include <nlohmann/json.hpp>
 
 #include "prism/core/error.h"
@@ -195,15 +196,24 @@ void Settings::set_text(std::string_view name, const std::string& text, std::str
 
 void Settings::parse_toml(std::string_view text, const std::string& name) {
   const toml::table document = parsed_toml(text, name);
-  for (const auto& [section, node] : document) {
-    const std::string where = fmt::format("{} line {}", name, node.source().begin.line);
-    const toml::table* table = node.as_table();
-    if (!table) usage_error("{}: {} stands outside a [section]", where, section.str());
-    for (const auto& [key, value] : *table) {
-      const std::string line = fmt::format("{} line {}", name, value.source().begin.line);
-      const std::string full = fmt::format("{}.{}", section.str(), key.str());
-      set(full, toml_value(value, line, full), line);
+  const auto line_of = [&](const toml::node& node) {
+    return fmt::format("{} line {}", name, node.source().begin.line);
+  };
+  // Sections may lie in sections: [mixer.prism] is a table of the table [mixer].
+  const std::function<void(const std::string&, const toml::table&)> read = [&](const std::string& section,
+                                                                               const toml::table& table) {
+    for (const auto& [key, value] : table) {
+      const std::string line = line_of(value), full = fmt::format("{}.{}", section, key.str());
+      if (const toml::table* inner = value.as_table())
+        read(full, *inner);
+      else
+        set(full, toml_value(value, line, full), line);
     }
+  };
+  for (const auto& [section, node] : document) {
+    const toml::table* table = node.as_table();
+    if (!table) usage_error("{}: {} stands outside a [section]", line_of(node), section.str());
+    read(std::string(section.str()), *table);
   }
 }
 

@@ -75,7 +75,7 @@ void run_batch(Recommender& model, std::span<const History> batch, int64_t ticks
     histories.push_back(
         {.items = std::span(filler).first(static_cast<size_t>(std::min(left, max_length))), .times = {}});
   const c10::Device device = model_device(model);
-  const Batch packed = history_batch(histories, max_length, model.config().time_gaps, ticks, device);
+  const Batch packed = history_batch(histories, max_length, model.reads_times(), ticks, device);
   const at::Tensor rows = last_rows(packed.packing, static_cast<int64_t>(batch.size()));
   out.copy_(at::index_select(model.forward(packed), 0, rows.to(device)));
 }

@@ -17,6 +17,10 @@ at::Tensor mamba_log_decay(const at::Tensor& a, const at::Tensor& A_log, const a
   return -at::exp(A_log) * at::softplus(a + dt_bias);
 }
 
+at::Tensor gated_write(const at::Tensor& b, const at::Tensor& v) {
+  return (v * b.unsqueeze(-1)).to(v.scalar_type()).unsqueeze(-3);
+}
+
 at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,
                     const Packing& packing, MixerState* state) {
   if (!state) return short_conv(input, weight, bias, packing);

@@ -14,6 +14,9 @@ at::Tensor gate_typed(const at::Tensor& x);
 /// log a = -exp(A_log) softplus(a + dt_bias); the last dimension is the head.
 at::Tensor mamba_log_decay(const at::Tensor& a, const at::Tensor& A_log, const at::Tensor& dt_bias);
 
+/// b v as the only one of L = 1 writes: b [...,H], v [...,H,V] -> [...,1,H,V] in v's dtype.
+at::Tensor gated_write(const at::Tensor& b, const at::Tensor& v);
+
 /// The short convolution (with SiLU) of `input`, continuing and replacing state->tensors["conv"] where there
 /// is a state.
 at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight, const at::Tensor& bias,

@@ -27,14 +27,14 @@ at::Tensor grid_index(const std::vector<int64_t>& counts, const std::vector<int6
   return at::tensor(index, at::kLong).to(device);
 }
 
-/// The cache with room for `capacity` tokens a sequence.
-at::Tensor grown(const at::Tensor& cache, int64_t sequences, int64_t capacity, const at::Tensor& x) {
-  if (!cache.defined()) return at::zeros({sequences, capacity, x.size(2), x.size(3)}, x.options());
-  if (cache.size(1) >= capacity) return cache;
-  return at::constant_pad_nd(cache, {0, 0, 0, 0, 0, capacity - cache.size(1)});
-}
-
 at::Tensor flat(const at::Tensor& grid) { return grid.flatten(0, 1); }
+
+/// Zeros [sequences, columns, ...] with the trailing shape of x.
+at::Tensor empty_grid(int64_t sequences, int64_t columns, const at::Tensor& x) {
+  auto shape = x.sizes().vec();
+  shape[0] = sequences, shape[1] = columns;
+  return at::zeros(shape, x.options().requires_grad(false));
+}
 
 }  // namespace
 
@@ -47,32 +47,54 @@ at::Tensor token_positions(const at::Tensor& x, const Packing& packing, const st
   return at::tensor(positions, at::kLong).view({x.size(0), x.size(1)}).to(x.device());
 }
 
+TokenGrid::TokenGrid(const at::Tensor& x, const Packing& packing, const MixerState* state)
+    : shape_{x.size(0), x.size(1)} {
+  const auto counts = new_tokens(x, packing);
+  const std::vector<int64_t> none(counts.size(), 0);
+  past_ = state && !state->lengths.empty() ? state->lengths : none;
+  for (size_t n = 0; n < counts.size(); ++n) {
+    lengths_.push_back(past_[n] + counts[n]);
+    longest_ = std::max(longest_, counts[n]);
+    capacity_ = std::max(capacity_, lengths_[n]);
+  }
+  if (state)
+    for (const auto& [name, cache] : state->tensors) capacity_ = std::max(capacity_, cache.size(1));
+  query_places_ = grid_index(counts, none, longest_, x.device());
+  key_places_ = grid_index(counts, past_, capacity_, x.device());
+}
+
+bool TokenGrid::is_start() const {
+  return std::all_of(past_.begin(), past_.end(), [](int64_t seen) { return seen == 0; });
+}
+
+at::Tensor TokenGrid::queries(const at::Tensor& x) const {
+  const at::Tensor grid = empty_grid(sequences(), longest_, x);
+  return flat(grid).index_copy(0, query_places_, flat(x)).view(grid.sizes());
+}
+
+at::Tensor TokenGrid::tokens(const at::Tensor& grid) const {
+  auto shape = grid.sizes().vec();
+  shape[0] = shape_[0], shape[1] = shape_[1];
+  return flat(grid).index_select(0, query_places_).view(shape);
+}
+
+at::Tensor TokenGrid::extended(const at::Tensor& cache, const at::Tensor& x) const {
+  at::Tensor grid = empty_grid(sequences(), capacity_, x);
+  if (cache.defined()) grid.narrow(1, 0, cache.size(1)).copy_(cache);
+  return flat(grid).index_copy(0, key_places_, flat(x)).view(grid.sizes());
+}
+
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
                   const Packing& packing, MixerState* state) {
   if (!state) return causal_attention(q, k, v, scale, packing);
-  const auto counts = new_tokens(q, packing);
-  const auto past = state->lengths.empty() ? std::vector<int64_t>(counts.size(), 0) : state->lengths;
-  int64_t capacity = state->tensors["k"].defined() ? state->tensors["k"].size(1) : 0, longest = 0;
-  for (size_t n = 0; n < counts.size(); ++n) {
-    capacity = std::max(capacity, past[n] + counts[n]);
-    longest = std::max(longest, counts[n]);
-  }
-  const auto sequences = static_cast<int64_t>(counts.size());
-  const at::Tensor places = grid_index(counts, past, capacity, q.device());
+  const TokenGrid grid(q, packing, state);
   for (const auto& [name, x] : {std::pair{"k", k}, std::pair{"v", v}}) {
     at::Tensor& cache = state->tensors[name];
-    cache = flat(grown(cache, sequences, capacity, x))
-                .index_copy(0, places, flat(x))
-                .view({sequences, capacity, x.size(2), x.size(3)});
+    cache = grid.extended(cache, x);
   }
-  if (std::all_of(past.begin(), past.end(), [](int64_t seen) { return seen == 0; }))
-    return causal_attention(q, k, v, scale, packing);
-  const at::Tensor tokens = grid_index(counts, std::vector<int64_t>(counts.size(), 0), longest, q.device());
-  const at::Tensor q_grid = at::zeros({sequences * longest, q.size(2), q.size(3)}, q.options())
-                                .index_copy(0, tokens, flat(q))
-                                .view({sequences, longest, q.size(2), q.size(3)});
-  const at::Tensor o = cached_attention(q_grid, state->tensors["k"], state->tensors["v"], scale, past);
-  return flat(o).index_select(0, tokens).view({q.size(0), q.size(1), o.size(2), o.size(3)});
+  if (grid.is_start()) return causal_attention(q, k, v, scale, packing);
+  return grid.tokens(
+      cached_attention(grid.queries(q), state->tensors["k"], state->tensors["v"], scale, grid.past()));
 }
 
 }  // namespace prism

@@ -13,4 +13,18 @@ void MixerState::advance(const at::Tensor& x, const Packing& packing) {
     lengths[n] += packing.is_packed() ? packing.offsets()[n + 1] - packing.offsets()[n] : x.size(1);
 }
 
+at::Tensor Mixer::forward_with_gaps(const at::Tensor& x_BTD, const Packing& packing,
+                                    const at::Tensor& /*gaps*/) {
+  return forward(x_BTD, packing);
+}
+
+at::Tensor Mixer::prefill_with_gaps(const at::Tensor& x_BTD, const Packing& packing,
+                                    const at::Tensor& /*gaps*/, MixerState& state) {
+  return prefill(x_BTD, packing, state);
+}
+
+at::Tensor Mixer::step_with_gaps(const at::Tensor& x_BD, const at::Tensor& /*gaps*/, MixerState& state) {
+  return step(x_BD, state);
+}
+
 }  // namespace prism

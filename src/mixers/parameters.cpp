@@ -25,6 +25,8 @@ at::Tensor mamba_A_log(int64_t heads) {
   return at::empty({heads}, at::kFloat).uniform_(0, 16).clamp_min_(1e-6).log();
 }
 
+at::Tensor mamba2_A_log(int64_t heads) { return at::empty({heads}, at::kFloat).uniform_(1, 16).log(); }
+
 at::Tensor mamba_dt_bias(int64_t heads) {
   const at::Tensor dt =
       at::empty({heads}, at::kFloat).uniform_(std::log(0.001), std::log(0.1)).exp().clamp_min_(1e-4);

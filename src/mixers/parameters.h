@@ -16,6 +16,8 @@ at::Tensor ones(at::IntArrayRef shape);
 
 /// log A of Gated DeltaNet: A uniform in (0, 16).
 at::Tensor mamba_A_log(int64_t heads);
+/// log A of Mamba-2: A uniform in (1, 16).
+at::Tensor mamba2_A_log(int64_t heads);
 /// dt_bias of Mamba-2: softplus(dt_bias) log-uniform in [0.001, 0.1].
 at::Tensor mamba_dt_bias(int64_t heads);
 /// Biases of a sigmoid gate whose half-lives spread from 8 to 1024 tokens over the heads.

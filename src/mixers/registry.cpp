@@ -1,14 +1,23 @@
 // Every mixer the program knows. Adding one is an include and a line.
 #include <algorithm>
 #include <functional>
+#include <type_traits>
 
 #include "prism/core/error.h"
 #include "prism/core/text.h"
 #include "prism/mixers/atlas.h"
+#include "prism/mixers/comba.h"
+#include "prism/mixers/delta_net.h"
+#include "prism/mixers/efla.h"
 #include "prism/mixers/gated_delta_net.h"
+#include "prism/mixers/hstu.h"
 #include "prism/mixers/lact.h"
+#include "prism/mixers/linear_attention.h"
+#include "prism/mixers/mamba2.h"
 #include "prism/mixers/miras.h"
 #include "prism/mixers/mixer.h"
+#include "prism/mixers/mom.h"
+#include "prism/mixers/preconditioned_delta_net.h"
 #include "prism/mixers/prism.h"
 #include "prism/mixers/sasrec_block.h"
 #include "prism/mixers/softmax_attention.h"
@@ -22,9 +31,20 @@ template <class M>
 class Spec final : public MixerSpec {
  public:
   void bind(Settings& settings, const std::string& section) override { settings.bind(section, config_); }
-  std::shared_ptr<Mixer> build(int64_t width) const override { return std::make_shared<M>(config_, width); }
+  std::shared_ptr<Mixer> build(int64_t width, int64_t max_length) const override {
+    if constexpr (std::is_constructible_v<M, const typename M::Config&, int64_t, int64_t>)
+      return std::make_shared<M>(config_, width, max_length);
+    else
+      return std::make_shared<M>(config_, width);
+  }
   bool is_whole_block() const override { return M::kWholeBlock; }
   bool needs_positions() const override { return M::kNeedsPositions; }
+  bool needs_times() const override {
+    if constexpr (requires { M::needs_times(config_); })
+      return M::needs_times(config_);
+    else
+      return false;
+  }
 
  private:
   typename M::Config config_;
@@ -42,10 +62,24 @@ Entry entry() {
 
 const std::vector<Entry>& entries() {
   static const std::vector<Entry> all{
-      entry<Prism>(),       entry<GatedDeltaNet>(), entry<TttLinear>(),
-      entry<TttMlp>(),      entry<Titans>(),        entry<Atlas>(),
-      entry<Miras>(),       entry<Lact>(),          entry<SoftmaxAttention>(),
+      entry<Prism>(),
+      entry<GatedDeltaNet>(),
+      entry<LinearAttention>(),
+      entry<Mamba2>(),
+      entry<DeltaNet>(),
+      entry<Efla>(),
+      entry<Comba>(),
+      entry<PreconditionedDeltaNet>(),
+      entry<Mom>(),
+      entry<TttLinear>(),
+      entry<TttMlp>(),
+      entry<Titans>(),
+      entry<Atlas>(),
+      entry<Miras>(),
+      entry<Lact>(),
+      entry<SoftmaxAttention>(),
       entry<SasrecBlock>(),
+      entry<Hstu>(),
   };
   return all;
 }

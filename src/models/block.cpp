@@ -8,8 +8,9 @@
 
 namespace prism {
 
-Block::Block(const MixerSpec& spec, int64_t width, int64_t ffn_width) : whole_(spec.is_whole_block()) {
-  mixer_ = register_module("mixer", spec.build(width));
+Block::Block(const MixerSpec& spec, int64_t width, int64_t ffn_width, int64_t max_length)
+    : whole_(spec.is_whole_block()) {
+  mixer_ = register_module("mixer", spec.build(width, max_length));
   if (whole_) return;
   mixer_norm_ = register_parameter("mixer_norm", initial::ones({width}));
   ffn_norm_ = register_parameter("ffn_norm", initial::ones({width}));
@@ -23,25 +24,27 @@ at::Tensor Block::feed_forward(const at::Tensor& x) const {
   return at::linear(at::gelu(at::linear(x, ffn_in_weight_, ffn_in_bias_)), ffn_out_weight_, ffn_out_bias_);
 }
 
-at::Tensor Block::forward(const at::Tensor& x_BTD, const Packing& packing, const Dropout& drop) {
+at::Tensor Block::forward(const at::Tensor& x_BTD, const Packing& packing, const at::Tensor& gaps,
+                          const Dropout& drop) {
   if (whole_) {
     if (is_training()) mixer_->set_dropout(drop);  // evaluation writes nothing: threads may share a model
-    return mixer_->forward(x_BTD, packing);
+    return mixer_->forward_with_gaps(x_BTD, packing, gaps);
   }
-  const at::Tensor mixed = mixer_->forward(rms_norm(x_BTD, mixer_norm_), packing);
+  const at::Tensor mixed = mixer_->forward_with_gaps(rms_norm(x_BTD, mixer_norm_), packing, gaps);
   const at::Tensor x = dropout_add(x_BTD, mixed, drop.at(0));
   return dropout_add(x, feed_forward(rms_norm(x, ffn_norm_)), drop.at(1));
 }
 
-at::Tensor Block::prefill(const at::Tensor& x_BTD, const Packing& packing, MixerState& state) {
-  if (whole_) return mixer_->prefill(x_BTD, packing, state);
-  const at::Tensor x = x_BTD + mixer_->prefill(rms_norm(x_BTD, mixer_norm_), packing, state);
+at::Tensor Block::prefill(const at::Tensor& x_BTD, const Packing& packing, const at::Tensor& gaps,
+                          MixerState& state) {
+  if (whole_) return mixer_->prefill_with_gaps(x_BTD, packing, gaps, state);
+  const at::Tensor x = x_BTD + mixer_->prefill_with_gaps(rms_norm(x_BTD, mixer_norm_), packing, gaps, state);
   return x + feed_forward(rms_norm(x, ffn_norm_));
 }
 
-at::Tensor Block::step(const at::Tensor& x_BD, MixerState& state) {
-  if (whole_) return mixer_->step(x_BD, state);
-  const at::Tensor x = x_BD + mixer_->step(rms_norm(x_BD, mixer_norm_), state);
+at::Tensor Block::step(const at::Tensor& x_BD, const at::Tensor& gaps, MixerState& state) {
+  if (whole_) return mixer_->step_with_gaps(x_BD, gaps, state);
+  const at::Tensor x = x_BD + mixer_->step_with_gaps(rms_norm(x_BD, mixer_norm_), gaps, state);
   return x + feed_forward(rms_norm(x, ffn_norm_));
 }
 

@@ -12,11 +12,14 @@ namespace prism {
 /// both branches. A mixer that is a whole block stands alone.
 class Block : public torch::nn::Module {
  public:
-  Block(const MixerSpec& spec, int64_t width, int64_t ffn_width);
+  Block(const MixerSpec& spec, int64_t width, int64_t ffn_width, int64_t max_length);
 
-  at::Tensor forward(const at::Tensor& x_BTD, const Packing& packing, const Dropout& drop);
-  at::Tensor prefill(const at::Tensor& x_BTD, const Packing& packing, MixerState& state);
-  at::Tensor step(const at::Tensor& x_BD, MixerState& state);
+  /// `gaps` as in Mixer::forward_with_gaps.
+  at::Tensor forward(const at::Tensor& x_BTD, const Packing& packing, const at::Tensor& gaps,
+                     const Dropout& drop);
+  at::Tensor prefill(const at::Tensor& x_BTD, const Packing& packing, const at::Tensor& gaps,
+                     MixerState& state);
+  at::Tensor step(const at::Tensor& x_BD, const at::Tensor& gaps, MixerState& state);
   const std::shared_ptr<Mixer>& mixer() const { return mixer_; }
 
  private:

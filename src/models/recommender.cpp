@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include <algorithm>
 #include <cmath>
 
 #include "mixers/parameters.h"
@@ -27,6 +28,30 @@ at::Tensor gap_buckets(const at::Tensor& gaps) {
       .clamp_max(kGapBuckets - 1);
 }
 
+at::Tensor row_of(const at::Tensor& gaps) { return gaps.defined() ? gaps.unsqueeze(0) : gaps; }
+
+/// The batch of all items of each sequence: those that the state remembers and then the new ones, which it
+/// remembers from now on. The rest of the state begins anew.
+Batch with_history(const Batch& batch, RecommenderState& state) {
+  const auto& offsets = batch.packing.offsets();
+  const size_t sequences = offsets.size() - 1;
+  const auto join = [&](const at::Tensor& tokens, std::vector<at::Tensor>& history) {
+    if (!tokens.defined()) return tokens;
+    if (history.empty()) history.assign(sequences, tokens.narrow(0, 0, 0));
+    for (size_t n = 0; n < sequences; ++n)
+      history[n] = at::cat({history[n], tokens.slice(0, offsets[n], offsets[n + 1])});
+    return at::cat(history);
+  };
+  const Batch whole{join(batch.items, state.items), join(batch.gaps, state.gaps), [&] {
+                      std::vector<int64_t> lengths;
+                      for (const at::Tensor& items : state.items) lengths.push_back(items.size(0));
+                      return Packing::packed(lengths);
+                    }()};
+  state.blocks.clear();
+  state.lengths.clear();
+  return whole;
+}
+
 void check_model(const RecommenderConfig& config, int64_t items) {
   check(items >= 1, "recommender: {} items", items);
   check(config.width >= 1 && config.blocks >= 1, "recommender: width {}, {} blocks", config.width,
@@ -35,18 +60,18 @@ void check_model(const RecommenderConfig& config, int64_t items) {
 
 }  // namespace
 
-ModelSpec::ModelSpec(const std::string& name) : mixer(make_mixer_spec(name)) { model.mixer = name; }
+ModelSpec::ModelSpec(const std::string& pattern) : mixer(pattern) { model.mixer = pattern; }
 
 void ModelSpec::bind(Settings& settings) {
   settings.bind("model", model);
-  mixer->bind(settings, "mixer");
+  mixer.bind(settings);
 }
 
 struct Recommender::Impl {
   RecommenderConfig config;
   int64_t items;
   uint64_t seed;
-  bool positions;
+  bool positions = false, times = false;
   int64_t dropout_step = 0;
   at::Tensor item_embedding, gap_embedding, position_embedding, features, feature_weight, final_norm,
       final_norm_bias;
@@ -65,7 +90,10 @@ Recommender::Recommender(const ModelSpec& spec, int64_t items, uint64_t seed)
   const SeededWeights seeded(seed);
   auto& m = *impl_;
   m.config = spec.model, m.items = items, m.seed = seed;
-  m.positions = spec.mixer->needs_positions();
+  for (int64_t i = 0; i < std::min(m.config.blocks, spec.mixer.period()); ++i) {
+    m.positions |= spec.mixer.of_block(i).needs_positions();
+    m.times |= spec.mixer.of_block(i).needs_times();
+  }
   const int64_t width = m.config.width;
   m.item_embedding = register_parameter("item_embedding", initial::normal({items, width}, kItemDeviation));
   if (m.positions)
@@ -77,9 +105,10 @@ Recommender::Recommender(const ModelSpec& spec, int64_t items, uint64_t seed)
   for (int64_t i = 0; i < m.config.blocks; ++i)
     m.blocks.push_back(
         register_module("block" + std::to_string(i + 1),
-                        std::make_shared<Block>(*spec.mixer, width, width * m.config.ffn_multiple)));
+                        std::make_shared<Block>(spec.mixer.of_block(i), width, width * m.config.ffn_multiple,
+                                                m.config.max_length)));
   m.final_norm = register_parameter("final_norm", initial::ones({width}));
-  if (spec.mixer->is_whole_block())
+  if (spec.mixer.of_block(m.config.blocks - 1).is_whole_block())
     m.final_norm_bias = register_parameter("final_norm_bias", initial::zeros({width}));
 }
 
@@ -134,12 +163,15 @@ at::Tensor Recommender::forward(const Batch& batch) {
   const Dropout drop{is_training() ? m.config.dropout : 0, stream_seed(m.seed, "dropout", m.dropout_step)};
   at::Tensor x = m.embed(batch.items, batch.gaps, m.places(batch.packing, {}, batch.items.device()));
   x = dropout(x, drop.at(0)).unsqueeze(0);
-  for (size_t i = 0; i < m.blocks.size(); ++i) x = m.blocks[i]->forward(x, batch.packing, drop.at(i + 1));
+  const at::Tensor gaps = row_of(batch.gaps);
+  for (size_t i = 0; i < m.blocks.size(); ++i)
+    x = m.blocks[i]->forward(x, batch.packing, gaps, drop.at(i + 1));
   return m.normed(x.squeeze(0));
 }
 
-at::Tensor Recommender::prefill(const Batch& batch, RecommenderState& state) {
+at::Tensor Recommender::prefill(const Batch& given, RecommenderState& state) {
   auto& m = *impl_;
+  const Batch batch = m.times ? with_history(given, state) : given;
   const auto& offsets = batch.packing.offsets();
   std::vector<int64_t> last(batch.packing.sequences(batch.items));
   state.lengths.resize(last.size(), 0);
@@ -147,7 +179,9 @@ at::Tensor Recommender::prefill(const Batch& batch, RecommenderState& state) {
   at::Tensor x =
       m.embed(batch.items, batch.gaps, m.places(batch.packing, state.lengths, batch.items.device()));
   x = x.unsqueeze(0);
-  for (size_t i = 0; i < m.blocks.size(); ++i) x = m.blocks[i]->prefill(x, batch.packing, state.blocks[i]);
+  const at::Tensor gaps = row_of(batch.gaps);
+  for (size_t i = 0; i < m.blocks.size(); ++i)
+    x = m.blocks[i]->prefill(x, batch.packing, gaps, state.blocks[i]);
   for (size_t n = 0; n < last.size(); ++n) {
     check(offsets[n + 1] > offsets[n], "recommender: sequence {} of the batch is empty", n);
     state.lengths[n] += offsets[n + 1] - offsets[n];
@@ -159,11 +193,12 @@ at::Tensor Recommender::prefill(const Batch& batch, RecommenderState& state) {
 at::Tensor Recommender::step(const at::Tensor& items, const at::Tensor& gaps, RecommenderState& state) {
   const at::NoGradGuard no_gradient;
   auto& m = *impl_;
+  const Packing one_each = Packing::packed(std::vector<int64_t>(items.size(0), 1));
+  if (m.times) return prefill({items, gaps, one_each}, state);
   state.lengths.resize(items.size(0), 0);
   state.blocks.resize(m.blocks.size());
-  const Packing one_each = Packing::packed(std::vector<int64_t>(items.size(0), 1));
   at::Tensor x = m.embed(items, gaps, m.places(one_each, state.lengths, items.device()));
-  for (size_t i = 0; i < m.blocks.size(); ++i) x = m.blocks[i]->step(x, state.blocks[i]);
+  for (size_t i = 0; i < m.blocks.size(); ++i) x = m.blocks[i]->step(x, gaps, state.blocks[i]);
   for (int64_t& length : state.lengths) ++length;
   return m.normed(x);
 }
@@ -173,6 +208,18 @@ void Recommender::set_dropout_step(int64_t step) { impl_->dropout_step = step; }
 int64_t Recommender::items() const { return impl_->items; }
 const RecommenderConfig& Recommender::config() const { return impl_->config; }
 bool Recommender::has_positions() const { return impl_->positions; }
+bool Recommender::reads_times() const { return impl_->config.time_gaps || impl_->times; }
+bool Recommender::revises_history() const { return impl_->times; }
+
+at::Tensor Recommender::auxiliary_loss() const {
+  at::Tensor sum;
+  for (const auto& module : modules(/*include_self=*/false)) {
+    const auto* mixer = dynamic_cast<const Mixer*>(module.get());
+    if (!mixer || !mixer->auxiliary_loss().defined()) continue;
+    sum = sum.defined() ? sum + mixer->auxiliary_loss() : mixer->auxiliary_loss();
+  }
+  return sum;
+}
 
 void Recommender::set_item_features(const at::Tensor& features_IF) {
   auto& m = *impl_;

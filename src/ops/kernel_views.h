@@ -3,8 +3,10 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "prism/kernels/types.h"
+#include "prism/ops/packing.h"
 
 namespace prism {
 
@@ -13,6 +15,14 @@ inline kernels::Scalar kernel_scalar(at::ScalarType type) {
   if (type == at::kDouble) return kernels::Scalar::kFloat64;
   if (type == at::kHalf) return kernels::Scalar::kFloat16;
   return type == at::kBFloat16 ? kernels::Scalar::kBFloat16 : kernels::Scalar::kFloat32;
+}
+
+/// Where each sequence starts in the flattened tokens of x [B,T,...].
+inline std::vector<int64_t> offsets_of(const at::Tensor& x, const Packing& packing) {
+  if (packing.is_packed()) return packing.offsets();
+  std::vector<int64_t> offsets(x.size(0) + 1);
+  for (int64_t n = 0; n <= x.size(0); ++n) offsets[n] = n * x.size(1);
+  return offsets;
 }
 
 /// x [lead...,(steps,)heads,width] as a View over its flattened leading dimensions. Where those do not

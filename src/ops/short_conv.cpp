@@ -18,14 +18,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-/// Offsets of the sequences in the flattened batch.
-std::vector<int64_t> offsets_of(const Tensor& x, const Packing& packing) {
-  if (packing.is_packed()) return packing.offsets();
-  std::vector<int64_t> offsets(x.size(0) + 1);
-  for (int64_t n = 0; n <= x.size(0); ++n) offsets[n] = n * x.size(1);
-  return offsets;
-}
-
 bool has_kernel(const Tensor& x) {
   const auto type = x.scalar_type();
   return x.is_cpu() && (type == at::kFloat || type == at::kDouble || type == at::kBFloat16);

@@ -27,7 +27,7 @@ void recompute(SessionImpl& session) {
   const std::vector<int64_t> gaps(session.gaps.end() - static_cast<std::ptrdiff_t>(kept), session.gaps.end());
   const c10::Device device = model_device(model);
   Batch batch{.items = row_of(items, device),
-              .gaps = model.config().time_gaps ? row_of(gaps, device) : at::Tensor(),
+              .gaps = model.reads_times() ? row_of(gaps, device) : at::Tensor(),
               .packing = Packing::packed({static_cast<int64_t>(kept)})};
   session.state = {};
   session.vector = model.prefill(batch, session.state)[0].to(at::kCPU, at::kFloat).contiguous();
@@ -37,7 +37,7 @@ void recompute(SessionImpl& session) {
 void step(SessionImpl& session) {
   Recommender& model = *session.service->parts.model;
   const c10::Device device = model_device(model);
-  const at::Tensor gaps = model.config().time_gaps ? row_of({session.gaps.back()}, device) : at::Tensor();
+  const at::Tensor gaps = model.reads_times() ? row_of({session.gaps.back()}, device) : at::Tensor();
   session.vector = model.step(row_of({session.items.back()}, device), gaps, session.state)[0]
                        .to(at::kCPU, at::kFloat)
                        .contiguous();
@@ -87,7 +87,8 @@ bool UserSession::append(const std::string& item, std::optional<int64_t> seconds
   impl_->items.push_back(static_cast<int32_t>(index));
   impl_->gaps.push_back(seconds && impl_->last_seconds ? *seconds - *impl_->last_seconds : 0);
   if (seconds) impl_->last_seconds = seconds;
-  if (model.has_positions() && length() > model.config().max_length)
+  const bool window_is_full = model.has_positions() && length() > model.config().max_length;
+  if (window_is_full || model.revises_history())
     recompute(*impl_);
   else
     step(*impl_);

@@ -72,8 +72,9 @@ Trainer::Trainer(const Recipe& recipe, const Interactions& log, const Split& spl
       item_counts_(at::tensor(training_counts(log, split), at::kLong).to(device)),
       loss_sum_(at::scalar_tensor(0, at::TensorOptions(at::kDouble).device(device))) {
   check(!windows_.empty(), "train: no user has two training interactions, so there is nothing to learn from");
-  check(!recipe.model.model.time_gaps || !log.time.empty(),
-        "train: time_gaps is on, but {} has no timestamps", recipe.data.file);
+  check(!model_->reads_times() || !log.time.empty(),
+        "train: the model reads times (time_gaps, or a mixer's time bias), but {} has no timestamps",
+        recipe.data.file);
   state_.seed = recipe.run.seed;
 }
 
@@ -127,7 +128,7 @@ int Trainer::train_epoch() {
 
 void Trainer::train_step(std::span<const Window> windows) try {
   const TrainConfig& config = recipe_.train;
-  const TrainBatch batch = make_batch(log_, split_, windows, recipe_.model.model.time_gaps, device_);
+  const TrainBatch batch = make_batch(log_, split_, windows, model_->reads_times(), device_);
   const int64_t positions = batch.targets.size(0);
   model_->set_dropout_step(state_.step);
   at::Tensor loss;
@@ -137,7 +138,8 @@ void Trainer::train_step(std::span<const Window> windows) try {
     loss = next_item_loss(recipe_.loss, h_ND, model_->item_vectors(), batch.targets, item_counts_,
                           static_cast<uint64_t>(recipe_.run.seed), state_.step);
   }
-  loss.backward();
+  const at::Tensor auxiliary = model_->auxiliary_loss();
+  (auxiliary.defined() ? loss + auxiliary : loss).backward();
   const at::Tensor norm = clip_gradients(optimiser_.parameters(), config.clip_norm);
   const double rate = learning_rate_at(config, state_.step, config.epochs * steps_per_epoch());
   optimiser_.step(rate);

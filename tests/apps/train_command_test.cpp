@@ -4,6 +4,7 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <chrono>
 #include <nlohmann/json.hpp>
 #include <thread>
@@ -182,6 +183,29 @@ TEST_F(TrainCommand, InfoShowsTheRunAsTextAndJson) {
   EXPECT_EQ(json["last"]["epoch"], 6);
   EXPECT_EQ(json["settings"]["model"]["width"], 32);
   EXPECT_TRUE(json["results"]["test"].contains("markov"));
+}
+
+/// Recipe, flags, checkpoint, resume and serving of a stack of two mixers.
+TEST_F(TrainCommand, AHybridHasASectionAndFlagsForEachMixer) {
+  std::vector<std::string> words = train_words("hybrid", 2);
+  *(std::find(words.begin(), words.end(), "--blocks") + 1) = "2";
+  for (const char* word : {"--mixer", "prism,mom", "--prism-steps", "1", "--mom-memories", "3"})
+    words.emplace_back(word);
+  ASSERT_EQ(run(words), 0) << err_;
+  const std::string config = read_file(root_ / "hybrid" / "config.toml");
+  EXPECT_THAT(config, HasSubstr("[mixer.prism]"));
+  EXPECT_THAT(config, HasSubstr("memories = 3"));
+  EXPECT_EQ(tensors("hybrid").at("model.block2.mixer.router_weight").size(0), 3);
+  ASSERT_EQ(run({"train", "--resume", path("hybrid"), "--epochs", "3", "--threads", "1"}), 0) << err_;
+  words[3] = path("whole"), *(std::find(words.begin(), words.end(), "--epochs") + 1) = "3";
+  ASSERT_EQ(run(words), 0) << err_;
+  expect_equal_tensors("hybrid", "whole");
+  EXPECT_EQ(run({"recommend", path("hybrid"), "--items", "i1,i2"}), 0) << err_;
+  EXPECT_EQ(run({"train", "--help", "--mixer", "prism,mom"}), 0);
+  EXPECT_THAT(out_, HasSubstr("Settings [mixer.mom]"));
+  EXPECT_THAT(out_, HasSubstr("--mom-top-k"));
+  EXPECT_EQ(run({"train", (root_ / "hybrid" / "config.toml").string(), "--mixer", "prism"}), 2);
+  EXPECT_THAT(err_, HasSubstr("--mixer prism does not fit the recipe of a prism,mom"));
 }
 
 }  // namespace

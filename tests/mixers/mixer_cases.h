@@ -21,6 +21,7 @@ struct MixerCase {
   /// How much more a mixer turns rounding, and a step of finite differences, into error than a linear state
   /// does: Newton-Schulz and norms inside the learning memory.
   double amplifies = 1;
+  int64_t max_length = 64;
 };
 
 inline void PrintTo(const MixerCase& c, std::ostream* out) { *out << c.name; }
@@ -54,6 +55,36 @@ inline std::vector<MixerCase> mixer_cases() {
       {"gated_delta_net_grouped",
        "gated_delta_net",
        {{"heads", "4"}, {"key_heads", "2"}, {"key_width", "6"}, {"value_width", "5"}}},
+      {"linear_attention", "linear_attention"},
+      {"linear_attention_plain",
+       "linear_attention",
+       {{"feature_map", "identity"}, {"normaliser", "false"}, {"rotary", "true"}, {"output_gate", "true"}}},
+      {"linear_attention_grouped",
+       "linear_attention",
+       {{"heads", "4"}, {"key_heads", "2"}, {"key_width", "6"}, {"output_norm", "false"}}},
+      {"mamba2", "mamba2", {{"state_width", "6"}}},
+      {"mamba2_groups", "mamba2", {{"state_width", "5"}, {"heads", "4"}, {"groups", "2"}, {"expand", "1"}}},
+      {"delta_net", "delta_net"},
+      {"delta_net_negative", "delta_net", {{"negative_eigenvalues", "true"}, {"output_gate", "true"}}},
+      {"efla", "efla"},
+      {"efla_grouped", "efla", {{"heads", "4"}, {"key_heads", "2"}, {"key_width", "6"}}},
+      {"comba", "comba"},
+      {"comba_grouped",
+       "comba",
+       {{"heads", "4"}, {"key_heads", "2"}, {"output_norm", "false"}, {"correction", "0.02"}}},
+      {"preconditioned_delta_net", "preconditioned_delta_net"},
+      {"preconditioned_delta_net_without_gate",
+       "preconditioned_delta_net",
+       {{"gate", "none"}, {"squash", "2"}}},
+      {"preconditioned_delta_net_grouped",
+       "preconditioned_delta_net",
+       {{"heads", "4"}, {"key_heads", "2"}, {"key_width", "6"}, {"value_width", "5"}}},
+      {"mom", "mom"},
+      {"mom_one_memory", "mom", {{"memories", "1"}, {"top_k", "1"}, {"shared_memory", "false"}}},
+      {"mom_of_delta_net", "mom", {{"base", "delta_net"}, {"memories", "3"}, {"shared_memory", "false"}}},
+      {"mom_of_efla", "mom", {{"base", "efla"}, {"top_k", "1"}, {"output_norm", "false"}}},
+      {"mom_of_comba", "mom", {{"base", "comba"}, {"memories", "2"}}},
+      {"mom_of_preconditioned_delta_net", "mom", {{"base", "preconditioned_delta_net"}, {"top_k", "3"}}},
       {"ttt_linear", "ttt_linear", {{"mini_batch", "4"}}},
       {"ttt_linear_long_batch", "ttt_linear", {{"output_gate", "false"}}, 8, 10},
       {"ttt_linear_conv", "ttt_linear", {{"mini_batch", "1"}, {"conv_width", "4"}}},
@@ -93,6 +124,8 @@ inline std::vector<MixerCase> mixer_cases() {
       {"softmax_attention_grouped", "softmax_attention", {{"heads", "4"}, {"key_heads", "2"}}},
       {"sasrec_block", "sasrec_block"},
       {"sasrec_block_post", "sasrec_block", {{"norm", "post"}}},
+      {"hstu", "hstu"},
+      {"hstu_without_time", "hstu", {{"time_bias", "false"}, {"key_width", "3"}, {"value_width", "5"}}},
   };
 }
 
@@ -102,7 +135,7 @@ inline std::shared_ptr<Mixer> build(const MixerCase& c, uint64_t seed = 1) {
   Settings settings;
   spec->bind(settings, "mixer");
   for (const auto& [name, value] : c.settings) settings.set_text(name, value, "test");
-  auto mixer = spec->build(c.width);
+  auto mixer = spec->build(c.width, c.max_length);
   mixer->to(at::kDouble);
   return mixer;
 }

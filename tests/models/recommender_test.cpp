@@ -6,6 +6,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <algorithm>
+#include <cctype>
 #include <cmath>
 
 #include "prism/core/error.h"
@@ -44,6 +46,14 @@ TEST(Recommender, CosineScoresUseVectorsOfUnitLength) {
   model.eval();
   for (const at::Tensor& rows : {model.item_vectors(), model.forward(random_batch({7, 3}, 20))})
     EXPECT_LT((rows.norm(2, -1) - 1).abs().max().item<double>(), 1e-5);
+}
+
+/// Every mixer, and stacks of several.
+std::vector<std::string> mixers_and_stacks() {
+  std::vector<std::string> all = mixer_names();
+  for (const char* stack : {"prism,softmax_attention", "delta_net*1,mom", "hstu,prism"})
+    all.emplace_back(stack);
+  return all;
 }
 
 class EveryMixer : public ::testing::TestWithParam<std::string> {};
@@ -100,7 +110,8 @@ TEST_P(EveryMixer, LearnsASmallLog) {
   EXPECT_LT(last, 0.5 * first);
 }
 
-/// bf16 products, fp32 residual stream, gates and states.
+/// bf16 products, fp32 residual stream, gates and states. A norm of a read that nearly vanishes makes some models
+/// sensitive to any rounding: they may miss by twice what weights rounded to bf16 alone miss by in fp32.
 TEST_P(EveryMixer, AutocastIsNearSinglePrecision) {
   Settled settled(GetParam());
   settled.spec.model.width = 64;
@@ -124,11 +135,52 @@ TEST_P(EveryMixer, AutocastIsNearSinglePrecision) {
   at::autocast::clear_cache();
   at::autocast::set_autocast_enabled(at::kCPU, false);
   EXPECT_FALSE(at::equal(mixed, single));
-  EXPECT_LT(error(mixed, single), 0.03);
+  {
+    const at::NoGradGuard no_gradient;
+    for (auto& parameter : model.parameters()) parameter.copy_(parameter.to(at::kBFloat16));
+  }
+  EXPECT_LT(error(mixed, single), std::max(0.03, 2 * error(gradients(), single)));
 }
 
-INSTANTIATE_TEST_SUITE_P(Mixers, EveryMixer, ::testing::ValuesIn(mixer_names()),
-                         [](const auto& test) { return test.param; });
+INSTANTIATE_TEST_SUITE_P(Mixers, EveryMixer, ::testing::ValuesIn(mixers_and_stacks()), [](const auto& test) {
+  std::string name = test.param;
+  for (char& letter : name)
+    if (!std::isalnum(static_cast<unsigned char>(letter))) letter = '_';
+  return name;
+});
+
+/// Blocks take the mixers of the pattern in turn.
+TEST(Recommender, AStackOfSeveralMixers) {
+  ModelSpec spec("prism*2,softmax_attention");
+  spec.model.width = 8;
+  spec.model.blocks = 7;
+  const Recommender model(spec, 20, 1);
+  const auto parameters = model.named_parameters();
+  for (int block = 1; block <= 7; ++block)
+    EXPECT_EQ(parameters.contains(fmt::format("block{}.mixer.conv_weight", block)), block % 3 != 0) << block;
+}
+
+/// The next item's time changes the rows before it; steps, prefill and forward agree all the same.
+TEST(Recommender, TimesOfTheNextItemReviseTheHistory) {
+  const at::NoGradGuard no_gradient;
+  Settled settled("hstu");
+  Recommender model(settled.spec, 20, 1);
+  model.eval();
+  EXPECT_TRUE(model.reads_times());
+  EXPECT_TRUE(model.revises_history());
+  for (auto& own : model.named_parameters())
+    if (own.key().ends_with("time_weight")) own.value().normal_();
+  const Batch batch = random_batch({6}, 20, true);
+  RecommenderState state;
+  model.prefill({batch.items.narrow(0, 0, 3), batch.gaps.narrow(0, 0, 3), Packing::packed({3})}, state);
+  at::Tensor y;
+  for (int64_t t = 3; t < 6; ++t)
+    y = model.step(batch.items.narrow(0, t, 1), batch.gaps.narrow(0, t, 1), state);
+  const at::Tensor h = model.forward(batch);
+  EXPECT_LT(error(y, h.narrow(0, 5, 1)), 1e-5);
+  const Batch other{batch.items, batch.gaps * 7, batch.packing};
+  EXPECT_GT(error(model.forward(other), h), 1e-3);
+}
 
 TEST(Recommender, TheSameSeedGivesTheSameModelAndMasks) {
   const Batch batch = random_batch({5, 4}, 20);

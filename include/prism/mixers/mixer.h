@@ -41,15 +41,30 @@ class Mixer : public torch::nn::Module {
   /// Floats of state a sequence after `tokens` tokens.
   virtual int64_t state_size(int64_t tokens) const = 0;
 
+  /// The same three for a mixer that sees time (its spec says so), as the model calls them: `gaps` int64
+  /// [B,T] or [B], seconds since the token before in the sequence; undefined where times are unknown. Other
+  /// mixers ignore them.
+  virtual at::Tensor forward_with_gaps(const at::Tensor& x_BTD, const Packing& packing,
+                                       const at::Tensor& gaps);
+  virtual at::Tensor prefill_with_gaps(const at::Tensor& x_BTD, const Packing& packing,
+                                       const at::Tensor& gaps, MixerState& state);
+  virtual at::Tensor step_with_gaps(const at::Tensor& x_BD, const at::Tensor& gaps, MixerState& state);
+
+  /// What the last forward in training mode adds to the loss, already weighted: a scalar, undefined for most
+  /// mixers. Evaluation leaves it alone.
+  const at::Tensor& auxiliary_loss() const { return auxiliary_loss_; }
+
   /// Dropout of whole blocks in training mode; other mixers have none inside.
   void set_dropout(const Dropout& dropout) { dropout_ = dropout; }
 
  protected:
   /// What set_dropout gave; none in evaluation mode.
   Dropout dropout_now() const { return is_training() ? dropout_ : Dropout{}; }
+  void set_auxiliary_loss(const at::Tensor& loss) { auxiliary_loss_ = loss; }
 
  private:
   Dropout dropout_;
+  at::Tensor auxiliary_loss_;
 };
 
 /// A mixer's name and settings before it is built: what a recipe or a checkpoint holds.
@@ -58,12 +73,16 @@ class MixerSpec {
   virtual ~MixerSpec() = default;
   /// Binds the mixer's Config as section `section`.
   virtual void bind(Settings& settings, const std::string& section) = 0;
-  /// Builds with freshly initialised weights (the default generator). `width` is the model width D. Throws a
-  /// usage error when the settings do not fit the width.
-  virtual std::shared_ptr<Mixer> build(int64_t width) const = 0;
+  /// Builds with freshly initialised weights (the default generator). `width` is the model width D,
+  /// `max_length` the most tokens of a sequence, for mixers whose parameters depend on it. Throws a usage
+  /// error when the settings do not fit the width.
+  virtual std::shared_ptr<Mixer> build(int64_t width, int64_t max_length) const = 0;
   virtual bool is_whole_block() const = 0;
   /// Whether the model must add a learned position embedding.
   virtual bool needs_positions() const = 0;
+  /// Whether the mixer sees the times of the tokens. It may then change a token's row when the next one
+  /// comes, so that a model steps by computing the history anew.
+  virtual bool needs_times() const = 0;
 };
 
 /// Names in the order of the documentation.

@@ -10,6 +10,7 @@
 
 #include "prism/core/config.h"
 #include "prism/mixers/mixer.h"
+#include "prism/mixers/mixer_pattern.h"
 #include "prism/ops/packing.h"
 
 namespace prism {
@@ -20,7 +21,8 @@ struct RecommenderConfig {
   double dropout = 0.2;
   bool time_gaps = false, cosine = false;
   static constexpr auto fields = std::tuple{
-      Field{"mixer", &RecommenderConfig::mixer, Any{}, "", "sequence mixer of every block"},
+      Field{"mixer", &RecommenderConfig::mixer, Any{}, "",
+            "sequence mixer of every block, or a pattern that the blocks repeat: prism*3,softmax_attention"},
       Field{"width", &RecommenderConfig::width, Range{1, 65536}, "", "model width D"},
       Field{"blocks", &RecommenderConfig::blocks, Range{1, 1024}, "", "number of blocks"},
       Field{"ffn_multiple", &RecommenderConfig::ffn_multiple, Range{1, 64}, "", "FFN width in units of D"},
@@ -34,15 +36,17 @@ struct RecommenderConfig {
             "score by cosine: hidden and item vectors have unit length; wants a temperature near 0.05"}};
 };
 
-/// Everything that defines a model, as sections [model] and [mixer] of a recipe and of a checkpoint.
+/// Everything that defines a model, as sections [model] and [mixer] of a recipe and of a checkpoint; a
+/// pattern of several mixers has a section [mixer.NAME] for each.
 class ModelSpec {
  public:
+  /// `mixer` is a name or a pattern (mixers/mixer_pattern.h).
   explicit ModelSpec(const std::string& mixer = "prism");
   /// Binds sections "model" and "mixer"; the spec must outlive `settings`.
   void bind(Settings& settings);
 
   RecommenderConfig model;
-  std::unique_ptr<MixerSpec> mixer;
+  MixerPattern mixer;
 };
 
 /// Histories of several users, packed without padding (`packing` is always a packed one).
@@ -54,9 +58,11 @@ struct Batch {
 };
 
 /// State of a batch of users inside the model: one entry a block, and the items each user has shown so far.
+/// Models whose mixers see times keep the history itself, since the next item's time changes earlier rows.
 struct RecommenderState {
   std::vector<MixerState> blocks;
   std::vector<int64_t> lengths;
+  std::vector<at::Tensor> items, gaps;  ///< int64 [tokens] a sequence; empty for most models
 };
 
 /// Item embedding, N blocks, final norm, output tied to the item embedding.
@@ -82,6 +88,13 @@ class Recommender : public torch::nn::Module {
   const RecommenderConfig& config() const;
   /// Whether positions are learned, so that no sequence may be longer than max_length.
   bool has_positions() const;
+  /// Whether batches should have gaps: for time_gaps, or for a mixer that sees times.
+  bool reads_times() const;
+  /// Whether a mixer sees times, so that a step computes the history anew.
+  bool revises_history() const;
+  /// What the last forward in training mode adds to the loss (a mixer's balance), already weighted; undefined
+  /// where nothing does.
+  at::Tensor auxiliary_loss() const;
   /// Optional fixed item features [items, F] (text embeddings), projected and added to the item embedding.
   void set_item_features(const at::Tensor& features_IF);
   /// Floats of state a user after `tokens` items.
