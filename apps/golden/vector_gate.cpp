@@ -5,6 +5,7 @@
 #include <ATen/ATen.h>
 
 #include "golden.h"
+#include "prism/ops/precondition.h"
 
 namespace prism::golden {
 namespace {
@@ -35,6 +36,22 @@ Tensors kda(const Call& call) {
   return recurrence(
       call,
       {.q = call.at("q"), .k = call.at("k"), .w = gated(beta, call.at("v")), .g = call.at("g"), .b = beta});
+}
+
+/// The write key is P k; what k reads is erased.
+Tensors pkda(const Call& call) {
+  const Tensor &beta = call.at("beta"), &k = call.at("k");
+  const PreconditionResult key =
+      precondition(k, call.at("beta_atk"), call.at("g_atk"), call.at("log_atk_scale"), Packing::rows(),
+                   call.find("initial_A"), call.number("squash_x"), call.number("eps"));
+  Tensors out = recurrence(call, {.q = call.at("q"),
+                                  .k = key.write_key,
+                                  .w = gated(beta, call.at("v")),
+                                  .g = call.at("g"),
+                                  .b = beta,
+                                  .erase_read = k});
+  out["final_A"] = key.final_a;
+  return out;
 }
 
 Tensors rwkv7(const Call& call) {
@@ -78,6 +95,7 @@ std::vector<Mixer> vector_gate_mixers() {
   return {
       {"gla", gla, {"gk", "initial_state"}},
       {"kda", kda, {"beta", "g", "initial_state"}},
+      {"pkda", pkda, {"beta", "g", "beta_atk", "g_atk", "log_atk_scale", "initial_state", "initial_A"}},
       {"rwkv7", rwkv7, {"w", "initial_state"}},
       {"gsa", gsa, {"g", "initial_state_k", "initial_state_v"}},
   };

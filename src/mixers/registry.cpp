@@ -10,15 +10,20 @@
 #include "prism/mixers/delta_net.h"
 #include "prism/mixers/efla.h"
 #include "prism/mixers/gated_delta_net.h"
+#include "prism/mixers/gla.h"
+#include "prism/mixers/gsa.h"
 #include "prism/mixers/hstu.h"
+#include "prism/mixers/kda.h"
 #include "prism/mixers/lact.h"
 #include "prism/mixers/linear_attention.h"
 #include "prism/mixers/mamba2.h"
 #include "prism/mixers/miras.h"
 #include "prism/mixers/mixer.h"
 #include "prism/mixers/mom.h"
+#include "prism/mixers/pkda.h"
 #include "prism/mixers/preconditioned_delta_net.h"
 #include "prism/mixers/prism.h"
+#include "prism/mixers/rwkv7.h"
 #include "prism/mixers/sasrec_block.h"
 #include "prism/mixers/softmax_attention.h"
 #include "prism/mixers/titans.h"
@@ -77,6 +82,11 @@ const std::vector<Entry>& entries() {
       entry<Atlas>(),
       entry<Miras>(),
       entry<Lact>(),
+      entry<Gla>(),
+      entry<Gsa>(),
+      entry<Kda>(),
+      entry<Pkda>(),
+      entry<Rwkv7>(),
       entry<SoftmaxAttention>(),
       entry<SasrecBlock>(),
       entry<Hstu>(),

@@ -18,6 +18,7 @@ struct MixerCase {
   std::string name, mixer;
   std::vector<std::pair<std::string, std::string>> settings = {};
   int64_t width = 8;
+  bool fill_zeros = false;  ///< random values for parameters that start at zero and would hide others
   /// How much more a mixer turns rounding, and a step of finite differences, into error than a linear state
   /// does: Newton-Schulz and norms inside the learning memory.
   double amplifies = 1;
@@ -120,6 +121,25 @@ inline std::vector<MixerCase> mixer_cases() {
        {{"chunk", "2"}, {"prenorm", "true"}, {"expansion", "2"}, {"key_width", "3"}},
        8,
        50},
+      {"gla", "gla"},
+      {"gla_grouped",
+       "gla",
+       {{"heads", "4"}, {"key_heads", "2"}, {"key_width", "3"}, {"value_width", "5"}, {"conv_width", "4"}}},
+      {"gla_bare_output", "gla", {{"output_norm", "false"}, {"output_gate", "false"}}},
+      {"gsa", "gsa"},
+      {"gsa_slots", "gsa", {{"slots", "3"}, {"key_width", "5"}, {"value_width", "6"}}},
+      {"kda", "kda"},
+      {"kda_grouped",
+       "kda",
+       {{"heads", "4"}, {"key_heads", "2"}, {"key_width", "6"}, {"value_width", "5"}, {"gate_rank", "3"}}},
+      {"kda_bounded", "kda", {{"decay", "bounded"}, {"output_norm", "false"}, {"output_gate", "false"}}},
+      {"pkda", "pkda"},
+      {"pkda_grouped", "pkda", {{"heads", "4"}, {"key_heads", "2"}, {"key_width", "6"}, {"squash", "2"}}},
+      {.name = "rwkv7", .mixer = "rwkv7", .fill_zeros = true},
+      {.name = "rwkv7_ranks",
+       .mixer = "rwkv7",
+       .settings = {{"heads", "1"}, {"decay_rank", "3"}, {"rate_rank", "2"}, {"gate_rank", "5"}},
+       .fill_zeros = true},
       {"softmax_attention", "softmax_attention"},
       {"softmax_attention_grouped", "softmax_attention", {{"heads", "4"}, {"key_heads", "2"}}},
       {"sasrec_block", "sasrec_block"},
@@ -137,6 +157,9 @@ inline std::shared_ptr<Mixer> build(const MixerCase& c, uint64_t seed = 1) {
   for (const auto& [name, value] : c.settings) settings.set_text(name, value, "test");
   auto mixer = spec->build(c.width, c.max_length);
   mixer->to(at::kDouble);
+  const at::NoGradGuard no_gradient;
+  for (auto& parameter : mixer->parameters())
+    if (c.fill_zeros && !parameter.count_nonzero().item<int64_t>()) parameter.normal_(0, 0.3);
   return mixer;
 }
 

@@ -35,11 +35,11 @@ TEST(Golden, EveryVectorFileIsMatched) {
   const Outcome outcome = run_golden(folder.string());
   EXPECT_EQ(outcome.status, 0) << outcome.output;
   for (const char* op :
-       {"linear",       "linear_norm", "efla",          "pgdn",          "mom",        "hstu",
-        "mamba2",       "delta",       "gdn",           "comba",         "prism",      "prism_delta",
-        "prism_refine", "softmax",     "sasrec_block",  "gla",           "gsa",        "kda",
-        "rwkv7",        "ttt_linear",  "ttt_mlp",       "titans_linear", "titans_mlp", "atlas",
-        "miras_moneta", "miras_yaad",  "miras_yaad_l2", "miras_memora",  "lact"})
+       {"linear",       "linear_norm",  "efla",         "pgdn",          "mom",           "hstu",
+        "mamba2",       "delta",        "gdn",          "comba",         "prism",         "prism_delta",
+        "prism_refine", "softmax",      "sasrec_block", "gla",           "gsa",           "kda",
+        "pkda",         "rwkv7",        "ttt_linear",   "ttt_mlp",       "titans_linear", "titans_mlp",
+        "atlas",        "miras_moneta", "miras_yaad",   "miras_yaad_l2", "miras_memora",  "lact"})
     EXPECT_NE(outcome.output.find(std::string("\n") + op + " "), std::string::npos) << op;
 }
 
