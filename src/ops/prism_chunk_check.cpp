@@ -1,6 +1,6 @@
 #include <ATen/core/Tensor.h>
 
-#include "arguments.h"
+#include "chunk_options.h"
 #include "prism_chunk_call.h"
 
 namespace prism {
@@ -58,18 +58,6 @@ void check_state(ArgumentCheck& check, const at::Tensor& state, const char* name
   check.size(name, state, 3, "value channels a head", w.sym_size(-1), "w has");
 }
 
-c10::SymInt check_packing(const ArgumentCheck& check, const at::Tensor& q,
-                          const std::optional<at::Tensor>& cu_seqlens) {
-  const at::Tensor* offsets = present(cu_seqlens);
-  if (!offsets) return q.sym_size(0);
-  if (offsets->dim() != 1 || offsets->sym_size(0) < 1)
-    check.fail_with("cu_seqlens is {}, expected [sequences + 1]", shape_text(*offsets));
-  if (offsets->scalar_type() != at::kLong && offsets->scalar_type() != at::kInt)
-    check.fail_with("cu_seqlens is {}, expected Long", c10::toString(offsets->scalar_type()));
-  if (q.sym_size(0) != 1) check.fail_with("packed sequences (cu_seqlens) need one row");
-  return offsets->sym_size(0) - 1;
-}
-
 }  // namespace
 
 void check_chunk_arguments(const char* op, int64_t token_dims, const at::Tensor& q, const at::Tensor& k,
@@ -100,23 +88,7 @@ void check_chunk_arguments(const char* op, int64_t token_dims, const at::Tensor&
 
 std::vector<int64_t> sequence_offsets(const std::optional<at::Tensor>& cu_seqlens, int64_t batch,
                                       int64_t tokens) {
-  std::vector<int64_t> offsets;
-  const at::Tensor* given = present(cu_seqlens);
-  if (!given) {
-    offsets.resize(batch + 1);
-    for (int64_t n = 0; n <= batch; ++n) offsets[n] = n * tokens;
-    return offsets;
-  }
-  const at::Tensor host = given->to(at::kCPU, at::kLong).contiguous();
-  const int64_t* data = host.const_data_ptr<int64_t>();
-  offsets.assign(data, data + host.numel());
-  check(offsets.front() == 0, "prism_chunk: cu_seqlens starts at {}, expected 0", offsets.front());
-  for (size_t n = 1; n < offsets.size(); ++n)
-    check(offsets[n] >= offsets[n - 1], "prism_chunk: cu_seqlens falls from {} to {} at sequence {}",
-          offsets[n - 1], offsets[n], n - 1);
-  check(offsets.back() == tokens, "prism_chunk: cu_seqlens ends at {}, but there are {} tokens",
-        offsets.back(), tokens);
-  return offsets;
+  return sequence_starts("prism_chunk", cu_seqlens, batch, tokens);
 }
 
 c10::SymInt chunk_state_count(const c10::SymInt& batch, const c10::SymInt& tokens,
