@@ -10,7 +10,7 @@
 namespace prism {
 namespace {
 
-std::vector<at::Tensor> first_weights(const TitansConfig& c, int64_t K, int64_t V) {
+std::vector<at::Tensor> new_memory(const TitansConfig& c, int64_t K, int64_t V) {
   if (c.memory == TitansMemory::kMatrix) return {initial::normal({c.heads, K, V}, 0.02)};
   const int64_t hidden = c.expansion * K;
   return {initial::uniform({c.heads, K, hidden}, K), initial::uniform({c.heads, hidden, V}, hidden)};
@@ -30,7 +30,7 @@ Titans::Titans(const Config& c, int64_t width)
                   3, width, kName),
       max_step_(c.max_step > 0 ? c.max_step : 1 / double(c.mini_batch)) {
   const int64_t H = c.heads, K = shape().key_width, V = shape().value_width;
-  register_memory(first_weights(c, K, V));
+  register_memory(new_memory(c, K, V));
   // theta, eta, 1 - alpha
   gate_bias_ = register_parameter(
       "gate_bias", at::stack({initial::zeros({H}), initial::zeros({H}), initial::half_life_bias(H)}));
