@@ -44,7 +44,7 @@ struct Schedule {
   /// The piece of a slot; all lanes of a warp call it together.
   __device__ Piece locate(int64_t slot, int64_t C) const {
     Piece piece;
-    piece.sequence = offsets ? sequence_of(slot, C) : slot / pieces_of(row_tokens, C);
+    piece.sequence = offsets ? last_sequence(slot, C, 1) : slot / pieces_of(row_tokens, C);
     piece.index = slot - first_slot(piece.sequence, C);
     const int64_t left = length(piece.sequence) - piece.index * C;
     piece.first_token = start(piece.sequence) + piece.index * C;
@@ -52,14 +52,17 @@ struct Schedule {
     return piece;
   }
 
+  /// The last sequence n with start(n) / C <= slot; all lanes of a warp call it together.
+  __device__ int64_t sequence_at(int64_t slot, int64_t C) const { return last_sequence(slot, C, 0); }
+
  private:
-  /// The last sequence whose slots start at or before `slot`; 32 places are looked at in each round.
-  __device__ int64_t sequence_of(int64_t slot, int64_t C) const {
+  /// The last sequence n with start(n) / C + n * gap <= slot; 32 places are looked at in each round.
+  __device__ int64_t last_sequence(int64_t slot, int64_t C, int64_t gap) const {
     int64_t low = 0, count = sequences;  // the answer lies in [low, low + count)
     while (count > 1) {
       const int64_t step = (count + 31) / 32, at = low + step * (threadIdx.x % 32);
-      const bool before = at < low + count && first_slot(at, C) <= slot;
-      const int last = 31 - __clz(__ballot_sync(~0u, before));  // lane 0 always is
+      const bool before = at < low + count && start(at) / C + at * gap <= slot;
+      const int last = 31 - __clz(__ballot_sync(~0u, before) | 1u);
       low += step * last;
       const int64_t left = count - step * last;
       count = left < step ? left : step;

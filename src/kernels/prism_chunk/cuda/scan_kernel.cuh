@@ -1,0 +1,105 @@
+#pragma once
+// The scan's kernel: roles and shared memory. README.md has the picture.
+#include <algorithm>
+
+#include "kernels/cuda/device.h"
+#include "kernels/prism_chunk/cuda/scan.h"
+#include "kernels/prism_chunk/cuda/scan_advance.cuh"
+#include "kernels/prism_chunk/cuda/scan_copy.cuh"
+#include "kernels/prism_chunk/cuda/scan_prepare.cuh"
+
+namespace prism::kernels::cuda {
+namespace {
+
+constexpr int kSharedLimit = 232448;
+// Registers a thread; 512 in all for the four warpgroups.
+constexpr int kCopyRegisters = 56, kPrepareRegisters = 112, kAdvanceRegisters = 232;
+
+/// As many stages as fit, up to three.
+ScanLayout layout_for(int steps, int panels) {
+  for (int works = 2; works > 0; --works)
+    for (int stages = 3; stages > works - 1; --stages) {
+      const ScanLayout layout{steps, panels, stages, works};
+      if (layout.bytes() <= kSharedLimit) return layout;
+    }
+  return {steps, panels, 1, 1};
+}
+
+__device__ void init_barriers(const ScanShared& shared) {
+  const ScanBarriers& barriers = shared.barriers;
+  for (int i = 0; i < shared.layout.stages; ++i) {
+    barrier_init(barriers.full(i), 1);
+    barrier_init(barriers.empty(i), 4 + 4);
+  }
+  for (int i = 0; i < shared.layout.works; ++i) {
+    barrier_init(barriers.ready(i), 4);
+    barrier_init(barriers.used(i), 4);
+  }
+  barrier_init(barriers.out_full(), 4);
+  barrier_init(barriers.out_empty(), kStoreWarps);
+  barrier_init(barriers.fold_full(), 1);
+  barrier_init(barriers.fold_empty(), 4);
+  barrier_init(barriers.tail(), 1);
+  barrier_init_fence();
+}
+
+template <class T, int kPanels, bool kMoreSteps, ScanPass kPass>
+__global__ void __launch_bounds__(kScanThreads, 1)
+    scan_kernel(const __grid_constant__ ScanParams params, const ScanLayout layout) {
+  extern __shared__ __align__(1024) char memory[];
+  const uint32_t base = shared_address(memory);
+  const ScanShared shared{layout, base, {base + layout.barriers()}};
+  if (threadIdx.x == 0) {
+    init_barriers(shared);
+    prefetch_tensor_map(&params.q);
+    prefetch_tensor_map(&params.k);
+    prefetch_tensor_map(&params.w);
+  }
+  __syncthreads();
+  const int group = threadIdx.x / kWarpgroupThreads;
+  if (group == 0) {
+    registers_shrink<kCopyRegisters>();
+    if (threadIdx.x < 32)
+      ScanLoader<kPanels, kPass>(params, shared).run();
+    else if (kPass == ScanPass::kOutputs)
+      store_outputs<T, kPanels>(params, shared);
+  } else if (group <= kPrepareGroups) {
+    registers_shrink<kPrepareRegisters>();
+    ScanPrepare<T, kPanels, kMoreSteps, kPass>(params, shared, group - 1).run();
+  } else {
+    registers_grow<kAdvanceRegisters>();
+    ScanAdvance<T, kPanels, kMoreSteps, kPass>(params, shared).run();
+  }
+}
+
+template <class T, int kPanels, bool kMoreSteps, ScanPass kPass>
+const char* launch(const ScanParams& params, CUstream_st* stream) {
+  const auto kernel = scan_kernel<T, kPanels, kMoreSteps, kPass>;
+  const ScanLayout layout = layout_for(params.steps, kPanels);
+  static const cudaError_t prepared =
+      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedLimit);
+  if (prepared != cudaSuccess) return cudaGetErrorString(prepared);
+  const unsigned blocks = static_cast<unsigned>(std::min<int64_t>(params.jobs, processor_count()));
+  kernel<<<blocks, kScanThreads, layout.bytes(), stream>>>(params, layout);
+  const cudaError_t error = cudaGetLastError();
+  return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
+}
+
+template <class T, ScanPass kPass>
+const char* launch_for(const ScanParams& params, CUstream_st* stream) {
+  const bool wide = params.key_width > 64;
+  if (params.steps == 1)
+    return wide ? launch<T, 2, false, kPass>(params, stream) : launch<T, 1, false, kPass>(params, stream);
+  return wide ? launch<T, 2, true, kPass>(params, stream) : launch<T, 1, true, kPass>(params, stream);
+}
+
+}  // namespace
+
+template <ScanPass kPass>
+const char* launch_scan(const ScanParams& params, Scalar dtype, CUstream_st* stream) {
+  if (params.jobs == 0) return nullptr;
+  return dtype == Scalar::kBFloat16 ? launch_for<__nv_bfloat16, kPass>(params, stream)
+                                    : launch_for<__half, kPass>(params, stream);
+}
+
+}  // namespace prism::kernels::cuda
