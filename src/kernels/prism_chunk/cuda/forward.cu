@@ -75,7 +75,7 @@ const char* prism_chunk_forward(const PrismChunkCudaShape& shape, const PrismChu
   if (shape.tokens > 0)
     if (const char* problem = make_maps(params, shape, in)) return problem;
   const int64_t slots = params.segments.slots();
-  if (slots > 0) {
+  if (slots >= 3) {  // fewer tokens have no cut sequence
     params.jobs = slots * shape.heads * (params.slices + panels_of(shape));
     if (const char* problem = launch_scan<ScanPass::kTransitions>(params, shape.dtype, stream))
       return problem;
