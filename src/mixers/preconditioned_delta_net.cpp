@@ -7,13 +7,11 @@
 
 #include "mixers/delta_common.h"
 #include "mixers/parameters.h"
+#include "mixers/preconditioned_key.h"
 #include "prism/ops/norm.h"
-#include "prism/ops/precondition.h"
 
 namespace prism {
 namespace {
-
-constexpr double kLogScale = -0.2;
 
 int64_t gate_columns(const PreconditionedDeltaNetConfig& c) {
   const int64_t key_heads = c.key_heads ? c.key_heads : c.heads;
@@ -30,7 +28,7 @@ PreconditionedDeltaNet::PreconditionedDeltaNet(const Config& config, int64_t wid
   }
   curvature_A_log_ = register_parameter("curvature_A_log", initial::mamba_A_log(key_heads_));
   curvature_dt_bias_ = register_parameter("curvature_dt_bias", initial::mamba_dt_bias(key_heads_));
-  log_scale_ = register_parameter("log_scale", kLogScale * initial::ones({key_heads_}));
+  log_scale_ = register_parameter("log_scale", kCurvatureLogScale * initial::ones({key_heads_}));
   register_output(config.output_norm, config.output_gate);
 }
 
@@ -42,20 +40,12 @@ at::Tensor PreconditionedDeltaNet::read(const at::Tensor& projected, const Token
   const bool gated = gate_ == ForgetGate::kScalar;
   return stream.recur(
       {.q = l2_norm(q),
-       .k = write_key(unit, at::sigmoid(parts[1]), curvature_g, stream).unsqueeze(-3),
+       .k = preconditioned_key(stream, unit, at::sigmoid(parts[1]), curvature_g, log_scale_, squash_)
+                .unsqueeze(-3),
        .w = delta::gated_write(b, v),
        .b = b,
        .g = gated ? delta::mamba_log_decay(parts[3], A_log_, dt_bias_) : at::zeros_like(b).detach(),
        .erase_read = unit});
-}
-
-at::Tensor PreconditionedDeltaNet::write_key(const at::Tensor& k, const at::Tensor& beta, const at::Tensor& g,
-                                             const TokenStream& stream) const {
-  const auto row = [&](const at::Tensor& x) { return stream.is_single() ? x.unsqueeze(1) : x; };
-  const PreconditionResult result =
-      precondition(row(k), row(beta), row(g), log_scale_, stream.packing(), stream.state("A"), squash_);
-  stream.set_state("A", result.final_a);
-  return stream.is_single() ? result.write_key.squeeze(1) : result.write_key;
 }
 
 std::vector<StateTensor> PreconditionedDeltaNet::state_tensors() const {

@@ -151,7 +151,8 @@ Tensor hstu_attention(const HstuArgs& a) {
   check_arguments(a);
   if (a.q.numel() == 0) return at::zeros({a.q.size(0), a.q.size(1), a.q.size(2), a.v.size(3)}, a.v.options());
   const auto typed = [&](const Tensor& weights) { return weights.to(a.q.scalar_type()); };
-  const auto ts_w = a.ts_w.defined() ? std::optional<Tensor>(typed(a.ts_w)) : std::nullopt;
+  std::optional<Tensor> ts_w(a.ts_w);  // an undefined tensor is not differentiated
+  if (a.ts_w.defined()) ts_w = typed(a.ts_w);
   return HstuAttention::apply(a.q, a.k, a.v, typed(a.pos_w), ts_w, places(a), a.n);
 }
 

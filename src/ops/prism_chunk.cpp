@@ -9,12 +9,10 @@
 #include <algorithm>
 #include <bit>
 #include <cmath>
-#include <mutex>
 #include <string>
 
-#include "arguments.h"
+#include "chunk_options.h"
 #include "dispatch.h"
-#include "prism/core/log.h"
 #include "prism_chunk_call.h"
 
 namespace prism {
@@ -50,37 +48,10 @@ struct Resolved {
 
 bool has_fused_kernel(const Tensor& q) { return q.device().is_cpu() && q.scalar_type() != at::kHalf; }
 
-void say_once_that_composed_runs(const Tensor& q) {
-  if (q.device().is_meta()) return;
-  static std::once_flag said;
-  std::call_once(said, [&] {
-    info("prism_chunk: no fused kernel for {} on {}; composing it from LibTorch's operations",
-         c10::toString(q.scalar_type()), c10::DeviceTypeName(q.device().type(), true));
-  });
-}
-
-string_view resolve_implementation(string_view asked, const Tensor& q) {
-  if (asked == "composed" || asked == "reference") return asked;
-  if (asked != "auto" && asked != "fused")
-    fail("prism_chunk: implementation is \"{}\", expected auto, fused, composed or reference", asked);
-  if (has_fused_kernel(q)) return "fused";
-  if (asked == "fused")
-    fail("prism_chunk: no fused kernel for {} on {}", c10::toString(q.scalar_type()), q.device().str());
-  say_once_that_composed_runs(q);
-  return "composed";
-}
-
 /// No longer than the longest sequence, so that short ones need little padding. Traced lengths are unknown
 /// and keep the full chunk.
 int64_t composed_chunk(const Tensor& q, const OptionalTensor& host_offsets) {
-  std::optional<int64_t> longest = q.sym_size(1).maybe_as_int();
-  if (const Tensor* offsets = present(host_offsets)) {
-    if (!offsets->device().is_cpu() || offsets->unsafeGetTensorImpl()->is_python_dispatch())
-      return kComposedChunk;
-    longest = 0;
-    const auto starts = offsets->accessor<int64_t, 1>();
-    for (int64_t n = 1; n < starts.size(0); ++n) longest = std::max(*longest, starts[n] - starts[n - 1]);
-  }
+  const std::optional<int64_t> longest = longest_sequence(q, host_offsets);
   if (!longest || *longest >= kComposedChunk) return kComposedChunk;
   return present(host_offsets) ? int64_t(std::bit_ceil(uint64_t(std::max<int64_t>(*longest, 1))))
                                : std::max<int64_t>(*longest, 1);
@@ -93,7 +64,9 @@ int64_t width_of(const Tensor& tensor, int64_t dim) {
 Resolved resolve(const Tensor& q, const Tensor& k, const Tensor& w, const OptionalTensor& host_offsets,
                  std::optional<double> scale, int64_t chunk, string_view implementation) {
   check(chunk >= 0, "prism_chunk: chunk is {}, expected 0 (chosen) or the number of tokens", chunk);
-  const string_view chosen = resolve_implementation(implementation, q);
+  const string_view chosen = chosen_implementation(
+      "prism_chunk", implementation, has_fused_kernel(q), q,
+      fmt::format("{} on {}", c10::toString(q.scalar_type()), c10::DeviceTypeName(q.device().type(), true)));
   if (chunk == 0) {
     chunk = chosen == "fused"
                 ? fused_chunk_length(q.scalar_type(), width_of(q, -1), width_of(w, -1), width_of(k, 2))
@@ -101,18 +74,6 @@ Resolved resolve(const Tensor& q, const Tensor& k, const Tensor& w, const Option
   }
   return {scale ? *scale : 1.0 / std::sqrt(double(width_of(q, -1))), chunk, chosen};
 }
-
-/// cu_seqlens in host memory, so that forward and backward wait for it once; traced tensors stay where they
-/// are.
-OptionalTensor offsets_on_host(const OptionalTensor& cu_seqlens) {
-  const Tensor* offsets = present(cu_seqlens);
-  if (!offsets) return std::nullopt;
-  if (offsets->unsafeGetTensorImpl()->is_python_dispatch() || offsets->is_meta())
-    return offsets->to(at::kLong);
-  return offsets->to(at::kCPU, at::kLong);
-}
-
-OptionalTensor or_nothing(const OptionalTensor& tensor) { return present(tensor) ? tensor : std::nullopt; }
 
 // The passes.
 
@@ -266,8 +227,8 @@ std::tuple<Tensor, Tensor> chunk_autograd(const Tensor& q, const Tensor& k, cons
   if (save_states && resolved.implementation == "reference")
     fail("prism_chunk: the reference implementation has no gradient; use auto, fused or composed");
   const variable_list outputs = PrismChunkFunction::apply(
-      q, k, w, b, g, or_nothing(erase_read), or_nothing(initial_state), offsets_on_host(cu_seqlens),
-      resolved.scale, resolved.chunk, std::string(resolved.implementation), return_final_state, save_states);
+      q, k, w, b, g, or_nothing(erase_read), or_nothing(initial_state), offsets, resolved.scale,
+      resolved.chunk, std::string(resolved.implementation), return_final_state, save_states);
   return {outputs[0], outputs[1]};
 }
 

@@ -32,9 +32,6 @@ class Pkda final : public Kda {
   std::vector<StateTensor> state_tensors() const override;
 
  private:
-  at::Tensor write_key(const at::Tensor& k, const at::Tensor& beta, const at::Tensor& g,
-                       const TokenStream& stream) const;
-
   double squash_;
   at::Tensor curvature_A_log_, curvature_dt_bias_, log_scale_;
 };

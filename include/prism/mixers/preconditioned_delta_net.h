@@ -41,8 +41,6 @@ class PreconditionedDeltaNet final : public MatrixMixer {
   std::vector<StateTensor> state_tensors() const override;
 
  private:
-  at::Tensor write_key(const at::Tensor& k, const at::Tensor& beta, const at::Tensor& g,
-                       const TokenStream& stream) const;
   /// Columns for gates: b, the curvature's b and a, then a with a forget gate.
   int64_t decay_columns() const { return gate_ == ForgetGate::kScalar ? heads_ : 0; }
 

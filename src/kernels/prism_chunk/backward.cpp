@@ -110,7 +110,7 @@ HWY_EXPORT(backward_row);
 void prism_chunk_backward(const PrismChunkShape& shape, const PrismChunkInputs& in, const void* chunk_states,
                           const View& d_o, const void* dfinal_state, const PrismChunkGradients& out) {
   const int64_t chunk = chunk_of(shape);
-  const std::vector<int64_t> starts = chunk_starts(shape, chunk);
+  const std::vector<int64_t> starts = chunk_starts(shape.sequences, chunk);
   const double work =
       3.0 * static_cast<double>(shape.tokens()) * shape.heads * shape.key_width * shape.value_width;
   parallel_for(shape.sequences.count * shape.key_heads, work, [&](int64_t i) {

@@ -152,13 +152,13 @@ int64_t prism_chunk_length(const PrismChunkShape& shape) {
 }
 
 int64_t prism_chunk_count(const PrismChunkShape& shape, int64_t chunk) {
-  return chunk_starts(shape, chunk).back();
+  return chunk_starts(shape.sequences, chunk).back();
 }
 
 void prism_chunk_forward(const PrismChunkShape& shape, const PrismChunkInputs& in, void* o, void* final_state,
                          void* chunk_states) {
   const int64_t chunk = chunk_of(shape), pieces = column_pieces(shape);
-  const std::vector<int64_t> starts = chunk_starts(shape, chunk);
+  const std::vector<int64_t> starts = chunk_starts(shape.sequences, chunk);
   const double work = static_cast<double>(shape.tokens()) * shape.heads * shape.key_width * shape.value_width;
   const int64_t width = (shape.value_width / pieces + 15) / 16 * 16;
   parallel_for(shape.sequences.count * shape.heads * pieces, work, [&](int64_t i) {

@@ -1,7 +1,6 @@
 #pragma once
 // How a call is cut into independent pieces of work.
-#include <vector>
-
+#include "kernels/common/chunks.h"
 #include "prism/kernels/prism_chunk.h"
 
 namespace prism::kernels {
@@ -9,16 +8,6 @@ namespace prism::kernels {
 /// The chunk length in use: the caller's, or the kernel's choice.
 inline int64_t chunk_of(const PrismChunkShape& shape) {
   return shape.chunk > 0 ? shape.chunk : prism_chunk_length(shape);
-}
-
-/// Index of the first chunk of every sequence, and the number of all chunks at the end.
-inline std::vector<int64_t> chunk_starts(const PrismChunkShape& shape, int64_t chunk) {
-  std::vector<int64_t> starts(shape.sequences.count + 1, 0);
-  for (int64_t n = 0; n < shape.sequences.count; ++n) {
-    const int64_t length = shape.sequences.offsets[n + 1] - shape.sequences.offsets[n];
-    starts[n + 1] = starts[n] + (length + chunk - 1) / chunk;
-  }
-  return starts;
 }
 
 /// One value head of one sequence, columns [column, column + columns) of its values.

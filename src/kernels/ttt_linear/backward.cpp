@@ -174,7 +174,7 @@ HWY_EXPORT(ttt_backward_row);
 
 void ttt_linear_backward(const TttLinearShape& shape, const TttLinearInputs& in, const void* starts,
                          const View& d_o, const TttLinearStates& d_last, const TttLinearGradients& out) {
-  const std::vector<int64_t> first = first_batches(shape);
+  const std::vector<int64_t> first = chunk_starts(shape.sequences, shape.mini_batch);
   const double work = 12.0 * double(shape.tokens()) * double(shape.heads * shape.width * shape.width);
   parallel_for(shape.sequences.count * shape.heads, work, [&](int64_t i) {
     const int64_t sequence = i / shape.heads;

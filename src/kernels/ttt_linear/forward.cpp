@@ -121,11 +121,13 @@ namespace prism::kernels {
 
 HWY_EXPORT(ttt_forward_row);
 
-int64_t ttt_linear_count(const TttLinearShape& shape) { return first_batches(shape).back(); }
+int64_t ttt_linear_count(const TttLinearShape& shape) {
+  return chunk_starts(shape.sequences, shape.mini_batch).back();
+}
 
 void ttt_linear_forward(const TttLinearShape& shape, const TttLinearInputs& in, void* o,
                         const TttLinearStates& last, void* starts) {
-  const std::vector<int64_t> first = first_batches(shape);
+  const std::vector<int64_t> first = chunk_starts(shape.sequences, shape.mini_batch);
   const double work = 4.0 * double(shape.tokens()) * double(shape.heads * shape.width * shape.width);
   parallel_for(shape.sequences.count * shape.heads, work, [&](int64_t i) {
     const int64_t sequence = i / shape.heads;

@@ -1,7 +1,6 @@
 #pragma once
 // How a call is cut into independent pieces of work.
-#include <vector>
-
+#include "kernels/common/chunks.h"
 #include "prism/kernels/vector_gate.h"
 
 namespace prism::kernels {
@@ -9,14 +8,6 @@ namespace prism::kernels {
 /// The chunk length in use: the caller's, or the kernel's choice.
 inline int64_t chunk_of(const VectorGateShape& shape) {
   return shape.chunk > 0 ? shape.chunk : vector_gate_chunk_length(shape);
-}
-
-/// Index of the first chunk of every sequence, and the number of all chunks at the end.
-inline std::vector<int64_t> chunk_starts(const Sequences& sequences, int64_t chunk) {
-  std::vector<int64_t> starts(sequences.count + 1, 0);
-  for (int64_t n = 0; n < sequences.count; ++n)
-    starts[n + 1] = starts[n] + (sequences.offsets[n + 1] - sequences.offsets[n] + chunk - 1) / chunk;
-  return starts;
 }
 
 /// One value head of one sequence.
