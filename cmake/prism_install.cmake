@@ -5,6 +5,9 @@ set_target_properties(prism prism_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMA
 install(TARGETS prism EXPORT prism_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS prism_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS prism_kernels ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
+install(FILES python/prism/report.py DESTINATION ${CMAKE_INSTALL_DATADIR}/prism)  # prism report
+install(DIRECTORY python/prism DESTINATION ${CMAKE_INSTALL_DATADIR}/prism/python   # PYTHONPATH for import prism
+  FILES_MATCHING PATTERN "*.py")
 install(DIRECTORY include/prism DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT prism_targets NAMESPACE prism:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/prism)
 configure_package_config_file(cmake/prism-config.cmake.in ${CMAKE_BINARY_DIR}/prism-config.cmake

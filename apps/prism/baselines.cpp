@@ -48,11 +48,14 @@ class BaselinesCommand final : public Command {
  private:
   static constexpr std::pair<Part, const char*> kParts[] = {{Part::kTest, "test"}, {Part::kValid, "valid"}};
 
+  Protocol protocol(const Interactions& log, const Split& split) const {
+    return {data_, split, log.items.size(), config_.filter_seen};
+  }
+
   void print_json(const Interactions& log, const Split& split, const BaselineResult& result,
                   uint64_t seed) const {
-    nlohmann::ordered_json json{
-        {"counts", counts_json(count_log(log))},
-        {"protocol", protocol_json(data_, split, log.items.size(), config_.filter_seen)}};
+    nlohmann::ordered_json json{{"counts", counts_json(count_log(log))},
+                                {"protocol", protocol_json(protocol(log, split))}};
     for (const auto& [part, name] : kParts) {
       const BaselinePart& figures = result.of(part);
       const auto popularity = figures.popularity.with_intervals(seed),
@@ -71,7 +74,7 @@ class BaselinesCommand final : public Command {
 
   void print_text(const Interactions& log, const Split& split, const BaselineResult& result,
                   uint64_t seed) const {
-    fmt::print("{}\n", protocol_text(data_, split, log.items.size(), config_.filter_seen));
+    fmt::print("{}\n", protocol(log, split).text());
     for (const auto& [part, name] : kParts) {
       const BaselinePart& figures = result.of(part);
       const auto popularity = figures.popularity.with_intervals(seed),

@@ -17,6 +17,7 @@ const std::vector<CommandEntry>& commands() {
        make_evaluate},
       {"recommend", "what a user, a history or everyone should see next",
        "prism recommend runs/ml-100k --items 50,181,172 --top 5", make_recommend},
+      {"mixers", "the sequence mixers and their settings", "prism mixers prism", make_mixers},
       {"export", "item vectors and weights for other programs", "prism export runs/ml-100k --out vectors",
        make_export},
   };

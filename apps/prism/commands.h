@@ -12,6 +12,7 @@ std::unique_ptr<Command> make_report();
 std::unique_ptr<Command> make_evaluate();
 std::unique_ptr<Command> make_recommend();
 std::unique_ptr<Command> make_export();
+std::unique_ptr<Command> make_mixers();
 
 /// Every command, in the order of the list that `prism` prints.
 const std::vector<CommandEntry>& commands();

@@ -1,6 +1,9 @@
 // prism data FILE: reads a log and says what is in it.
 #include <fmt/format.h>
 
+#include <chrono>
+#include <cmath>
+
 #include "commands.h"
 #include "log_json.h"
 #include "prism/core/text.h"
@@ -29,11 +32,21 @@ class DataCommand final : public Command {
     if (globals.json)
       print_json(report, counts, log, split, titles);
     else
-      print_text(report, counts, log, split, titles);
+      print_text(report, counts, log, split, titles, globals.quiet);
     return 0;
   }
 
  private:
+  /// " (1998-04-23)" where `time` can be seconds since 1970 (from 1973 to 2096), else "".
+  static std::string date_text(int64_t time, int32_t decimals) {
+    const double seconds = static_cast<double>(time) / std::pow(10.0, decimals);
+    if (seconds < 1e8 || seconds > 4e9) return "";
+    const std::chrono::sys_days day{std::chrono::days(static_cast<int64_t>(seconds) / 86400)};
+    const std::chrono::year_month_day date(day);
+    return fmt::format(" ({}-{:02}-{:02})", static_cast<int>(date.year()),
+                       static_cast<unsigned>(date.month()), static_cast<unsigned>(date.day()));
+  }
+
   static nlohmann::ordered_json time_json(const LogCounts& counts, const Interactions& log) {
     if (!counts.timed) return nullptr;
     return {{"min", time_text(counts.time_min, log.time_decimals)},
@@ -56,8 +69,9 @@ class DataCommand final : public Command {
   }
 
   static void print_text(const ReadReport& report, const LogCounts& counts, const Interactions& log,
-                         const Split& split, const Titles& titles) {
-    for (const std::string& line : report.text()) fmt::print("{}\n", line);
+                         const Split& split, const Titles& titles, bool quiet) {
+    for (const std::string& line : report.text())
+      if (!quiet) fmt::print("{}\n", line);
     Table table({"", "count"}, 1);
     table.add({"users", counts.users});
     table.add({"items", counts.items});
@@ -70,8 +84,9 @@ class DataCommand final : public Command {
     if (!titles.empty()) table.add({"items with a title", titles.known()});
     fmt::print("\n{}\n", table.to_string(TableFormat::kText));
     if (counts.timed)
-      fmt::print("timestamps {} to {}\n", time_text(counts.time_min, log.time_decimals),
-                 time_text(counts.time_max, log.time_decimals));
+      fmt::print("timestamps {}{} to {}{}\n", time_text(counts.time_min, log.time_decimals),
+                 date_text(counts.time_min, log.time_decimals), time_text(counts.time_max, log.time_decimals),
+                 date_text(counts.time_max, log.time_decimals));
     fmt::print("{}\n", split.summary());
   }
 

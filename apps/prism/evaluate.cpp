@@ -114,10 +114,16 @@ class Evaluate final : public Command {
     return rows;
   }
 
+  Protocol full_ranking(const Run& run, const RunLog& data, const Split& split) const {
+    return {run.recipe->data, split, data.log.items.size(), options_.filter_seen};
+  }
+
   ordered_json protocol(const Run& run, const RunLog& data, const Split& split) const {
-    ordered_json json = protocol_json(run.recipe->data, split, data.log.items.size(), options_.filter_seen);
-    if (options_.sampled > 0)
+    ordered_json json = protocol_json(full_ranking(run, data, split));
+    if (options_.sampled > 0) {
       json["ranking"] = fmt::format("sampled: {} negatives, seed {}", options_.sampled, options_.seed);
+      json.erase("text");
+    }
     json["file"] = data.file;
     json["mixer"] = run.recipe->model.model.mixer;
     json["epoch"] = run.state.epoch;
@@ -126,7 +132,7 @@ class Evaluate final : public Command {
 
   void print_protocol(const Run& run, const RunLog& data, const Split& split) const {
     fmt::print("{}: {} of epoch {}\n{}\n", data.file, run.recipe->model.model.mixer, run.state.epoch,
-               protocol_text(run.recipe->data, split, data.log.items.size(), options_.filter_seen));
+               full_ranking(run, data, split).text());
     if (options_.sampled > 0)
       fmt::print("SAMPLED ranking among {} negatives (seed {}): not comparable with full ranking\n",
                  options_.sampled, options_.seed);

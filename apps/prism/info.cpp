@@ -9,7 +9,7 @@ namespace {
 class InfoCommand : public Command {
  public:
   void declare(CLI::App& app, const std::vector<std::string>&) override {
-    app.add_option("run", run_, "run folder")->required();
+    app.add_option("RUN", run_, "run folder of prism train")->required();
   }
   int run(const Globals& globals) override {
     fmt::print("{}\n", globals.json ? run_summary_json(run_) : run_summary_text(run_));

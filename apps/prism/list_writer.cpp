@@ -80,7 +80,8 @@ void ListWriter::add_csv(std::string_view user, std::span<const ListItem> items)
 }
 
 void ListWriter::add_table(std::string_view user, std::span<const ListItem> items) {
-  if (!user.empty()) fmt::format_to(std::back_inserter(text_), "{}{}\n", started_ ? "\n" : "", user);
+  if (!user.empty())
+    fmt::format_to(std::back_inserter(text_), "{}{} {}\n", started_ ? "\n" : "", named_, user);
   if (items.empty()) return;
   std::vector<std::string> columns = {"rank", "item", "score"};
   if (titles_) columns.emplace_back("title");

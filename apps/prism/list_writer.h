@@ -22,9 +22,10 @@ struct ListItem {
 /// "note"}.
 class ListWriter {
  public:
-  /// `titles`: whether there is a title column.
-  ListWriter(Output& output, ListFormat format, bool titles)
-      : output_(output), format_(format), titles_(titles) {}
+  /// `titles`: whether there is a title column. `named`: what the names of lists are, for tables ("user",
+  /// "line").
+  ListWriter(Output& output, ListFormat format, bool titles, std::string named)
+      : output_(output), format_(format), titles_(titles), named_(std::move(named)) {}
 
   /// `user` names the list; "" for one without a name.
   void add(std::string_view user, const Recommendations& list);
@@ -43,6 +44,7 @@ class ListWriter {
   Output& output_;
   ListFormat format_;
   bool titles_, started_ = false;
+  std::string named_;
   std::string text_;
 };
 

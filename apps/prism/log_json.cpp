@@ -42,6 +42,8 @@ Json read_json(const ReadReport& r) {
           {"user_column", text_or_null(r.user)},
           {"item_column", text_or_null(r.item)},
           {"time_column", text_or_null(r.time)},
+          {"rating_column", text_or_null(r.rating)},
+          {"event_column", text_or_null(r.event)},
           {"lines", r.lines},
           {"rows", r.rows},
           {"blank_lines", r.blank_lines},
@@ -57,28 +59,7 @@ Json read_json(const ReadReport& r) {
            {{"before", size_json(r.before)}, {"after", size_json(r.after)}, {"rounds", r.filter_rounds}}}};
 }
 
-Json protocol_json(const DataConfig& config, const Split& split, int64_t candidates, bool filter_seen) {
-  return {{"ranking", "full"},
-          {"split", std::string(enum_name(config.split))},
-          {"min_user", config.min_user},
-          {"min_item", config.min_item},
-          {"ties_in_time", std::string(enum_name(config.ties))},
-          {"ties_in_score", "first_appearance_first"},
-          {"filter_seen", filter_seen},
-          {"candidates", candidates},
-          {"training_interactions", split.train_size()},
-          {"test_users", split.cases(Part::kTest).size()},
-          {"valid_users", split.cases(Part::kValid).size()},
-          {"users_not_evaluated", split.users_not_evaluated()}};
-}
-
-std::string protocol_text(const DataConfig& config, const Split& split, int64_t candidates,
-                          bool filter_seen) {
-  return fmt::format("{}; full ranking of {} items, {}; ties in time by {}, in score by first appearance",
-                     split.summary(), with_commas(candidates),
-                     filter_seen ? "items of the history hidden" : "items of the history stay",
-                     enum_name(config.ties));
-}
+Json protocol_json(const Protocol& protocol) { return Json::parse(protocol.to_json()); }
 
 Json metrics_json(const std::vector<Metric>& metrics) {
   Json json = Json::object();

@@ -6,6 +6,7 @@
 #include "prism/data/split.h"
 #include "prism/data/summary.h"
 #include "prism/evaluate/metrics.h"
+#include "prism/evaluate/protocol.h"
 
 // The JSON objects that several commands print; docs/json.md lists their keys.
 namespace prism::cli {
@@ -15,15 +16,12 @@ nlohmann::ordered_json counts_json(const LogCounts& counts);
 /// "read": what was detected and counted.
 nlohmann::ordered_json read_json(const ReadReport& report);
 /// "protocol" of full ranking.
-nlohmann::ordered_json protocol_json(const DataConfig& config, const Split& split, int64_t candidates,
-                                     bool filter_seen);
+nlohmann::ordered_json protocol_json(const Protocol& protocol);
 /// {"HR@10": ...}; null for a figure that does not exist.
 nlohmann::ordered_json metrics_json(const std::vector<Metric>& metrics);
 /// {"HR@10": [low, high]}.
 nlohmann::ordered_json intervals_json(const std::vector<Metric>& metrics);
 /// Indented, with a line break at the end; bytes that are not UTF-8 become U+FFFD.
 std::string dump(const nlohmann::ordered_json& json);
-/// One sentence for what protocol_json says.
-std::string protocol_text(const DataConfig& config, const Split& split, int64_t candidates, bool filter_seen);
 
 }  // namespace prism::cli

@@ -3,10 +3,12 @@
 #include <ATen/Parallel.h>
 #include <c10/util/Exception.h>
 
+#include <algorithm>
 #include <cstdio>
 #include <new>
 
 #include "commands.h"
+#include "help_formatter.h"
 #include "prism/core/error.h"
 #include "prism/core/log.h"
 #include "prism/core/memory.h"
@@ -62,18 +64,33 @@ const CommandEntry& find_command(const std::string& name) {
 std::string unknown_flag_message(const CLI::App& app, const CLI::ParseError& error) {
   std::vector<std::string> names;
   for (const CLI::Option* option : app.get_options())
-    for (const std::string& name : option->get_lnames()) names.push_back("--" + name);
-  for (const std::string& word : app.remaining())
-    if (word.starts_with("-"))
-      return fmt::format("unknown flag {}{}", word, did_you_mean(word.substr(0, word.find('=')), names));
+    for (const std::string& name : option->get_lnames()) names.push_back(name);
+  for (const std::string& word : app.remaining()) {
+    if (!word.starts_with("-")) continue;
+    const size_t start = word.find_first_not_of('-'), end = word.find('=');
+    const std::string nearest =
+        start < end ? nearest_name(word.substr(start, end == word.npos ? end : end - start), names) : "";
+    return fmt::format("unknown flag {}{}", word,
+                       nearest.empty() ? "" : fmt::format(" (did you mean \"--{}\"?)", nearest));
+  }
   return error.what();
 }
 
+/// --learning_rate is --learning-rate: settings may be spelled as in TOML.
+void dash_flags(std::vector<std::string>& words) {
+  for (std::string& word : words)
+    if (word.starts_with("--"))
+      std::replace(word.begin(),
+                   word.begin() + static_cast<std::ptrdiff_t>(std::min(word.find('='), word.size())), '_',
+                   '-');
+}
+
 int run_command(const std::string& name, std::vector<std::string> words) {
+  dash_flags(words);
   const CommandEntry& entry = find_command(name);
   CLI::App app(entry.summary, "prism " + name);
   app.footer("Example: " + entry.example);
-  app.get_formatter()->column_width(34);
+  app.formatter(std::make_shared<HelpFormatter>());
   Globals globals;
   add_global_flags(app, globals);
   const std::unique_ptr<Command> command = entry.make();
@@ -98,8 +115,9 @@ int run_main(std::vector<std::string> words) {
     print_command_list();
     return 0;
   }
-  if (words.front() == "--version") {
-    fmt::print("{}", build_facts());
+  if (std::find(words.begin(), words.end(), "--version") != words.end()) {
+    const bool json = std::find(words.begin(), words.end(), "--json") != words.end();
+    fmt::print("{}\n", json ? build_facts_json() : build_facts());
     return 0;
   }
   const std::string name = take_command_name(words);

@@ -1,6 +1,7 @@
 // prism recommend RUN: lists for a user of the log, for a history, for a file of histories, or for everyone.
 #include <fmt/ranges.h>
 
+#include <filesystem>
 #include <fstream>
 #include <iostream>
 #include <optional>
@@ -20,16 +21,17 @@
 namespace prism::cli {
 namespace {
 
-void report(const Recommendations& list) {
+/// `name`: of the list, where there are several.
+void report(const std::string& name, const Recommendations& list) {
   if (!list.unknown.empty()) {
     const size_t shown = std::min<size_t>(list.unknown.size(), 5);
     std::vector<std::string> names;
     for (size_t i = 0; i < shown; ++i) names.push_back("\"" + shortened(list.unknown[i]) + "\"");
-    warn("{} unknown {} skipped: {}{}", list.unknown.size(),
+    warn("{}{} unknown {} skipped: {}{}", name, list.unknown.size(),
          list.unknown.size() == 1 ? "item is" : "items are", fmt::join(names, ", "),
          shown < list.unknown.size() ? ", ..." : "");
   }
-  if (!list.note.empty()) info("{}", list.note);
+  if (!list.note.empty()) info("{}{}", name, list.note);
 }
 
 class Recommend : public Command {
@@ -37,10 +39,10 @@ class Recommend : public Command {
   void declare(CLI::App& app, const std::vector<std::string>&) override {
     app.add_option("RUN", run_, "run folder of prism train")->required();
     auto* who = app.add_option_group("For whom (one of these)");
-    who->add_option("--user", user_, "a user of the log, from the whole history");
+    user_option_ = who->add_option("--user", user_, "a user of the log, from the whole history");
     items_option_ =
         who->add_option("--items", items_, "a history, oldest first: a,b,c; \"\" for someone new");
-    who->add_option(
+    input_option_ = who->add_option(
         "--input", input_,
         "a file of histories, one a line, items between tabs or blanks; - reads the standard input");
     who->add_flag("--all-users", all_users_, "every user of the log");
@@ -49,7 +51,7 @@ class Recommend : public Command {
         ->check(CLI::Range(1, 1000000000))
         ->capture_default_str();
     app.add_flag("!--no-filter-seen", options_.filter_seen, "also items of the history");
-    app.add_option("--allow", allow_, "only these items: a,b,c or @FILE with one a line");
+    allow_option_ = app.add_option("--allow", allow_, "only these items: a,b,c or @FILE with one a line");
     app.add_option("--exclude", exclude_, "never these items: a,b,c or @FILE with one a line");
     app.add_option("--data", data_, "the log, where it is not the file that the run was trained on");
     app.add_option("--format", format_,
@@ -60,15 +62,18 @@ class Recommend : public Command {
 
   int run(const Globals& globals) override {
     options_.allow = split_ids(allow_);
+    check(allow_option_->count() == 0 || !options_.allow.empty(),
+          "--allow {}: names no item, so nothing is allowed", allow_);
     options_.exclude = split_ids(exclude_);
     const Run run = open_run(run_, require_device(globals.device));
     RecommenderService service = make_service(run);
     std::optional<RunLog> data;
-    if (all_users_ || !user_.empty()) data = read_run_log(run, data_);
+    if (all_users_ || user_option_->count() > 0) data = read_run_log(run, data_);
     std::optional<InterruptGuard> interrupts;
     if (all_users_) interrupts.emplace();
     Output output(out_);
-    ListWriter writer(output, format(globals), !run.titles.empty());
+    ListWriter writer(output, format(globals), !run.titles.empty(),
+                      input_option_->count() == 0 ? "user" : "line");
     const int status = all_users_ ? everyone(data->log, service, writer) : some(data, service, writer);
     if (status != 0) return status;
     writer.finish();
@@ -84,7 +89,7 @@ class Recommend : public Command {
   }
 
   int some(const std::optional<RunLog>& data, RecommenderService& service, ListWriter& writer) {
-    if (!input_.empty())
+    if (input_option_->count() > 0)
       from_file(service, writer);
     else if (items_option_->count() > 0)
       one("", service.recommend(split_ids(items_), options_), writer);
@@ -95,7 +100,7 @@ class Recommend : public Command {
 
   void one(std::string_view name, const Recommendations& list, ListWriter& writer) {
     writer.add(name, list);
-    report(list);
+    report(input_option_->count() == 0 ? "" : fmt::format("line {}: ", name), list);
   }
 
   void for_user(const RunLog& data, RecommenderService& service, ListWriter& writer) {
@@ -108,13 +113,15 @@ class Recommend : public Command {
 
   /// Lists are named by their lines.
   void from_file(RecommenderService& service, ListWriter& writer) {
+    check(!std::filesystem::is_directory(input_), "{}: is a folder, not a file of histories", input_);
     std::ifstream file;
     if (input_ != "-") file.open(input_);
     std::istream& stream = input_ == "-" ? std::cin : file;
-    check(stream.good(), "{}: cannot be read", input_);
+    check(stream.good(), "\"{}\": cannot be read", input_);
     int64_t number = 0;
     for (std::string line; std::getline(stream, line);)
       one(std::to_string(++number), service.recommend(split_history(line), options_), writer);
+    check(!stream.bad(), "{}: could not be read after line {}", input_, number);
   }
 
   int everyone(const Interactions& log, RecommenderService& service, ListWriter& writer) {
@@ -153,7 +160,8 @@ class Recommend : public Command {
   RecommendOptions options_;
   std::string run_, user_, items_, input_, allow_, exclude_, data_, format_, out_;
   bool all_users_ = false;
-  CLI::Option* items_option_ = nullptr;
+  CLI::Option *items_option_ = nullptr, *user_option_ = nullptr, *input_option_ = nullptr,
+              *allow_option_ = nullptr;
 };
 
 }  // namespace

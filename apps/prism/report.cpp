@@ -27,17 +27,18 @@ fs::path find_script() {
 class ReportCommand : public Command {
  public:
   void declare(CLI::App& app, const std::vector<std::string>&) override {
-    app.add_option("run", run_, "run folder")->required();
+    app.add_option("RUN", run_, "run folder of prism train")->required();
     app.add_option("--python", python_, "Python with matplotlib (default: $PRISM_PYTHON, else python3)");
   }
 
-  int run(const Globals&) override {
+  int run(const Globals& globals) override {
     RunFolder::open(run_);
     const char* variable = std::getenv("PRISM_PYTHON");
     if (python_.empty()) python_ = variable ? variable : "python3";
     const std::string script = find_script().string();
     std::fflush(nullptr);
-    ::execlp(python_.c_str(), python_.c_str(), script.c_str(), run_.c_str(), nullptr);
+    ::execlp(python_.c_str(), python_.c_str(), script.c_str(), run_.c_str(),
+             globals.json ? "--json" : nullptr, nullptr);
     fail("report: cannot start {}: {}; --python names another", python_, std::strerror(errno));
   }
 

@@ -10,17 +10,11 @@ std::string with_dashes(std::string name) {
   return name;
 }
 
-/// The flag of a setting without its dashes: "heads", or "softmax_attention-heads" for one of several mixers,
+/// The flag of a setting without its dashes: "heads", or "softmax-attention-heads" for one of several mixers,
 /// whose sections are "mixer.NAME".
 std::string flag_of(const std::string& section, const std::string& name) {
   constexpr std::string_view kMixer = "mixer.";
-  return section.starts_with(kMixer) ? section.substr(kMixer.size()) + "-" + name : name;
-}
-
-/// "--learning-rate,--learning_rate", so that the TOML spelling works too.
-std::string flag_names(const std::string& name) {
-  const std::string dashed = with_dashes(name);
-  return dashed == name ? "--" + name : "--" + dashed + ",--" + name;
+  return with_dashes(section.starts_with(kMixer) ? section.substr(kMixer.size()) + "-" + name : name);
 }
 
 std::string description(const Setting& setting) {
@@ -37,12 +31,12 @@ void SettingFlags::declare(CLI::App& app, const Settings& settings) {
   for (const Setting& setting : settings.all()) {
     const std::string key = setting.section + "." + setting.name;
     const std::string flag = flag_of(setting.section, setting.name);
-    if (app.get_option_no_throw("--" + with_dashes(flag))) continue;
+    if (app.get_option_no_throw("--" + flag)) continue;
     CLI::Option* option = nullptr;
     if (setting.type == "true or false")
-      option = app.add_flag(flag_names(flag) + ",!--no-" + with_dashes(flag), switches_[key]);
+      option = app.add_flag("--" + flag + ",!--no-" + flag, switches_[key]);
     else
-      option = app.add_option(flag_names(flag), texts_[key])->type_name(setting.type);
+      option = app.add_option("--" + flag, texts_[key])->type_name(setting.type);
     option->description(description(setting))->group("Settings [" + setting.section + "]");
     options_.emplace_back(key, option);
   }

@@ -11,10 +11,6 @@
 namespace prism::cli {
 namespace {
 
-/// Settings that a resumed run may change: they do not touch what has been computed so far.
-constexpr const char* kChangeable[] = {"train.epochs", "train.patience", "train.eval_every",
-                                       "train.checkpoint_minutes", "train.checkpoint_steps"};
-
 bool is_recipe(const std::string& word) { return word.ends_with(".toml"); }
 
 class TrainCommand : public Command {
@@ -22,7 +18,7 @@ class TrainCommand : public Command {
   void declare(CLI::App& app, const std::vector<std::string>& arguments) override {
     recipe_ = starting_recipe(arguments);
     seed_given_ = !peek_argument(arguments, "--seed").empty();
-    app.add_option("source", source_, "recipe (.toml) or interactions file");
+    app.add_option("SOURCE", source_, "recipe (.toml) or interactions file");
     app.add_option("--resume", request_.resume, "continue this run folder where it stopped");
     app.add_option("--from", request_.from, "start a new run with the weights and items of this one");
     app.add_flag("--dry-run", request_.dry_run, "print the summaries, estimate the time of an epoch, stop");
@@ -36,7 +32,8 @@ class TrainCommand : public Command {
     check_request();
     request_.device = require_device(globals.device);
     const TrainOutcome outcome = train_recommender(*recipe_, request_);
-    if (outcome.trained) fmt::print("{}\n", globals.json ? outcome.to_json() : outcome.to_text());
+    if (outcome.trained || (outcome.dry_run && globals.json))
+      fmt::print("{}\n", globals.json ? outcome.to_json() : outcome.to_text());
     return outcome.signal ? 128 + outcome.signal : 0;
   }
 
@@ -46,8 +43,9 @@ class TrainCommand : public Command {
     for (const char* flag : {"--resume", "--from"})
       if (const std::string run = peek_argument(arguments, flag); !run.empty())
         return Recipe::read(RunFolder::open(run).config());
-    for (const std::string& word : arguments)
-      if (is_recipe(word)) return Recipe::read(word);
+    for (size_t i = 0; i < arguments.size(); ++i)
+      if (is_recipe(arguments[i]) && (i == 0 || arguments[i - 1] != "--out"))
+        return Recipe::read(arguments[i]);
     const std::string mixer = peek_argument(arguments, "--mixer");
     return mixer.empty() ? std::make_unique<Recipe>() : std::make_unique<Recipe>(mixer);
   }
@@ -61,12 +59,15 @@ class TrainCommand : public Command {
       const auto given = flags_.given();
       if (std::find(given.begin(), given.end(), "train.out") == given.end())
         usage_error("train: --from needs --out, the folder of the new run");
+      if (is_recipe(source_))
+        usage_error("train: --from takes its recipe from {}, not from {}; flags change it",
+                    request_.from.string(), source_);
     }
     if (request_.resume.empty()) return;
     if (!source_.empty())
       usage_error("train: --resume takes its recipe from the run folder, not from {}", source_);
     for (const std::string& key : flags_.given())
-      if (std::find(std::begin(kChangeable), std::end(kChangeable), key) == std::end(kChangeable))
+      if (!Recipe::may_change_on_resume(key) || key == "train.out")
         usage_error("train: --resume cannot change {}; start a new run for that (--from keeps the weights)",
                     key);
     if (seed_given_) usage_error("train: --resume cannot change the seed");

@@ -19,8 +19,10 @@ __all__ = ["library", "prism_chunk", "prism_refine", "prism_step"]
 def _find_library() -> Path:
     if given := os.environ.get("PRISM_LIBRARY"):
         return Path(given)
-    builds = Path(__file__).resolve().parents[2].glob("build/*/libprism.so")
-    newest = sorted(builds, key=lambda path: path.stat().st_mtime)
+    here = Path(__file__).resolve()
+    builds = here.parents[2].glob("build/*/libprism.so")  # this file lies in python/prism of the repository
+    installed = here.parents[4].glob("lib*/**/libprism.so")  # or in share/prism/python/prism of an installation
+    newest = sorted([*builds, *installed], key=lambda path: path.stat().st_mtime)
     return newest[-1] if newest else Path("libprism.so")
 
 

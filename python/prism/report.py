@@ -23,6 +23,7 @@ except ImportError:
 INK, MUTED, GRID = "#1f2933", "#7b8794", "#e4e7eb"
 MODEL, MARKOV, POPULARITY = "#2563a8", "#d98324", "#9aa5b1"
 BASELINES = {"markov": ("Markov", MARKOV), "popularity": ("popularity", POPULARITY)}
+COUNTS = {"length_min": "shortest history", "length_median": "median history", "length_max": "longest history"}
 CHOSEN = ("HR@10", "NDCG@10", "HR@20", "NDCG@20", "MRR")
 
 STYLE = {
@@ -123,14 +124,14 @@ def draw_baselines(results, path):
     width = 0.8 / len(names)
     figure, axes = plt.subplots(figsize=(9.6, 3.4), constrained_layout=True)
     for place, name in enumerate(names):
-        label, color = BASELINES.get(name, (name, MODEL))
+        label, color = BASELINES.get(name, (results["mixer"], MODEL))
         x = [i + (place - (len(names) - 1) / 2) * width for i in range(len(columns))]
         y = [results["test"][name][c] for c in columns]
-        limits = [results.get("test_intervals", {}).get(name, {}).get(c, [v, v]) for c, v in zip(columns, y)]
+        limits = [results.get("intervals", {}).get("test", {}).get(name, {}).get(c, [v, v]) for c, v in zip(columns, y)]
         errors = [[max(v - low, 0) for v, (low, _) in zip(y, limits)], [max(high - v, 0) for v, (_, high) in zip(y, limits)]]
         bars = axes.bar(x, y, width * 0.92, color=color, label=label, yerr=errors,
                         error_kw={"ecolor": INK, "elinewidth": 0.8, "capsize": 2})
-        axes.bar_label(bars, [f"{v:.3f}" for v in y], fontsize=7.5, color=MUTED, padding=2)
+        axes.bar_label(bars, [f"{v:.3f}" if v >= 0.01 else f"{v:.1g}" for v in y], fontsize=7.5, color=MUTED, padding=2)
     axes.set_xticks(range(len(columns)), columns)
     axes.grid(axis="x", visible=False)
     axes.set_title("Test metrics, 95 % intervals over users")
@@ -154,21 +155,21 @@ def cards(entries):
 
 
 def result_parts(results, metric):
-    """Cards, a warning where the model loses, and the table of all test figures."""
-    model = next(iter(results["test"]))
-    test = results["test"][model]
+    """Cards and a warning where the model loses; then the pictures' and the table's part."""
+    test = results["test"]["model"]
+    intervals = results["intervals"]["test"]["model"]
     parts = [cards([(f"{name} on test", f"{test[name]:.4f}") for name in ("HR@10", "NDCG@10", "MRR", "AUC") if name in test]
                    + [("best epoch", results["best_epoch"]), ("minutes", f"{results['seconds'] / 60:.1f}")])]
     for name in BASELINES:
         if results["test"][name][metric] > test[metric]:
             parts.append(f'<p class="warn">The model loses to {name}: {metric} {test[metric]:.4f} against '
                          f'{results["test"][name][metric]:.4f}.</p>')
-    parts.append('<h2>Beside the baselines</h2><img src="baselines.png" alt="test metrics as bars">')
-    columns = [c for c in test if c != "mean_rank"]
-    rows = [[column] + [f"{figures[column]:.4f}" for figures in results["test"].values()] for column in columns]
-    parts.append(table(["test", *results["test"]], rows))
-    parts.append(f'<p class="muted">{html.escape(results["protocol"])}</p>')
-    return parts
+    beside = ['<h2>Beside the baselines</h2><img src="baselines.png" alt="test metrics as bars">']
+    rows = [[c, f"{test[c]:.4f}", "{:.4f} to {:.4f}".format(*intervals[c]) if c in intervals else "–"]
+            + [f"{results['test'][name][c]:.4f}" for name in BASELINES] for c in test if c != "mean_rank"]
+    beside.append(table(["test", results["mixer"], "95 % interval", *(label for label, _ in BASELINES.values())], rows))
+    beside.append(f'<p class="muted">{html.escape(results["protocol"]["text"])}</p>')
+    return parts, beside
 
 
 def setting_text(value):
@@ -194,15 +195,15 @@ def make_report(run):
     folder.mkdir(exist_ok=True)
     plt.rcParams.update(STYLE)
     draw_learning(rows, results, metric, folder / "learning.png")
-    parts = []
     counts = dataset.get("counts", {})
+    learning = '<h2>Learning</h2><img src="learning.png" alt="loss and validation metric by epoch">'
     if results:
         draw_baselines(results, folder / "baselines.png")
-        parts += result_parts(results, metric)
+        above, beside = result_parts(results, metric)
+        parts = [*above, learning, *beside]
     else:
-        parts.append('<p class="muted">Training has not ended; the test figures come with its end.</p>')
-    parts.insert(1, '<h2>Learning</h2><img src="learning.png" alt="loss and validation metric by epoch">')
-    parts.append("<h2>Data</h2>" + cards([(k.replace("_", " "), f"{v:,.6g}" if isinstance(v, float) else f"{v:,}")
+        parts = ['<p class="muted">Training has not ended; the test figures come with its end.</p>', learning]
+    parts.append("<h2>Data</h2>" + cards([(COUNTS.get(k, k), f"{v:,.6g}" if isinstance(v, float) else f"{v:,}")
                                          for k, v in counts.items()]))
     parts.append(f'<p class="muted">{html.escape(dataset.get("split", ""))}</p>')
     parts.append(settings_part(config))
@@ -216,7 +217,10 @@ def make_report(run):
 def main():
     parser = argparse.ArgumentParser(description=__doc__.splitlines()[0])
     parser.add_argument("run", type=Path, help="run folder")
-    print(make_report(parser.parse_args().run))
+    parser.add_argument("--json", action="store_true", help="say where the page is as JSON")
+    arguments = parser.parse_args()
+    page = make_report(arguments.run)
+    print(json.dumps({"page": str(page)}) if arguments.json else page)
 
 
 if __name__ == "__main__":

@@ -29,7 +29,7 @@ std::string number_text(double value) {
 }
 
 std::string quoted(const std::string& text) {
-  return nlohmann::json(text).dump();
+  return nlohmann::json(text).dump(-1, ' ', false, nlohmann::json::error_handler_t::replace);
 }  // a JSON string is a TOML string
 
 template <class T, class Format>
@@ -232,7 +232,7 @@ std::string Settings::to_toml() const {
 std::string Settings::to_json() const {
   nlohmann::ordered_json json = nlohmann::ordered_json::object();
   for (const Setting& setting : settings_) json[setting.section][setting.name] = to_json_value(setting.get());
-  return json.dump();
+  return json.dump(-1, ' ', false, nlohmann::ordered_json::error_handler_t::replace);
 }
 
 void Settings::parse_json(std::string_view text, const std::string& name) {

@@ -1,6 +1,7 @@
 #include "prism/core/files.h"
 
 #include <fcntl.h>
+#include <sys/stat.h>
 #include <unistd.h>
 #include <zlib.h>
 
@@ -29,13 +30,32 @@ void flush_folder(const fs::path& folder) {
   ::close(descriptor);
 }
 
+/// The file that a link stands for, so that replacing it leaves the link.
+fs::path link_target(const fs::path& path) {
+  std::error_code error;
+  const fs::path target = fs::weakly_canonical(path, error);
+  return error || !fs::is_symlink(path, error) ? path : target;
+}
+
+void keep_permissions(const fs::path& from, std::FILE* file) {
+  std::error_code error;
+  const fs::file_status status = fs::status(from, error);
+  if (!error && fs::exists(status))
+    ::fchmod(::fileno(file), static_cast<mode_t>(status.permissions()) & 07777);
+}
+
 }  // namespace
 
-AtomicFile::AtomicFile(fs::path path) : path_(std::move(path)) {
+AtomicFile::AtomicFile(fs::path path) : path_(link_target(path)) {
+  std::error_code error;
+  const fs::file_status status = fs::status(path_, error);
+  check(!fs::exists(status) || fs::is_regular_file(status), "cannot write {}: it is not a regular file",
+        path_.string());
   temporary_ = path_;
   temporary_ += ".tmp-" + std::to_string(::getpid());
   file_ = std::fopen(temporary_.c_str(), "wb");
   if (!file_) fail_with_errno("write", path_);
+  keep_permissions(path_, file_);
 }
 
 AtomicFile::~AtomicFile() {

@@ -37,6 +37,10 @@ std::string with_commas(int64_t value) {
   return digits;
 }
 
+std::string counted(int64_t count, std::string_view one, std::string_view many) {
+  return fmt::format("{} {}", with_commas(count), count == 1 ? one : many);
+}
+
 std::string format_bytes(int64_t bytes) {
   constexpr const char* kUnits[] = {"B", "KiB", "MiB", "GiB", "TiB"};
   double value = static_cast<double>(bytes);

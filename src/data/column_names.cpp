@@ -62,7 +62,10 @@ int recognised_column(const std::vector<std::string>& columns, Role role) {
   for (const std::string_view name : names_of(role)) {
     const auto found = std::find_if(columns.begin(), columns.end(),
                                     [&](const auto& column) { return plain(column) == name; });
-    if (found != columns.end()) return static_cast<int>(found - columns.begin());
+    if (found == columns.end()) continue;
+    check(std::find(found + 1, columns.end(), *found) == columns.end(),
+          "column \"{}\" occurs twice; give the columns other names with --columns", shortened(*found));
+    return static_cast<int>(found - columns.begin());
   }
   return -1;
 }

@@ -240,8 +240,17 @@ size_t record_end(std::string_view text, size_t begin, bool quoting) {
   if (!quoting) return newline;
   bool inside = false;
   for (size_t i = begin; i < text.size(); ++i) {
-    if (text[i] == '"') inside = !inside;
-    if (text[i] == '\n' && !inside) return i;
+    if (inside) {
+      if (text[i] != '"') continue;
+      if (text.substr(i).starts_with("\"\""))
+        ++i;
+      else
+        inside = false;
+    } else if (text[i] == '"') {
+      inside = i == begin || std::string_view(",\t;|:").find(text[i - 1]) != std::string_view::npos;
+    } else if (text[i] == '\n') {
+      return i;
+    }
   }
   return inside ? newline : text.size();
 }

@@ -207,9 +207,11 @@ class Parser {
       case NumberError::kNotANumber:
         break;
     }
-    throw BadRecord{fmt::format(": {} \"{}\" is not a number; dates need --time-format", column(layout_.time),
-                                shortened(text)),
-                    true};
+    const char* format_for_it = parse_iso_date(text, time) ? "dates need --time-format iso"
+                                                           : "dates need --time-format, such as %d.%m.%Y";
+    throw BadRecord{
+        fmt::format(": {} \"{}\" is not a number; {}", column(layout_.time), shortened(text), format_for_it),
+        true};
   }
 
   void plain_record() {

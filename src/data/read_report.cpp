@@ -6,10 +6,6 @@
 namespace prism {
 namespace {
 
-std::string counted(int64_t count, const char* one, const char* many) {
-  return fmt::format("{} {}", with_commas(count), count == 1 ? one : many);
-}
-
 std::string main_line(const ReadReport& r) {
   const bool table = r.format == "csv" || r.format == "inter";
   std::string line = fmt::format(
@@ -19,6 +15,24 @@ std::string main_line(const ReadReport& r) {
     return line + (r.format == "pairs" ? ", \"user item\" a line" : ", \"user item item ...\" a line");
   line += fmt::format(", columns {} {}", r.user, r.item);
   return r.time.empty() ? line + "; no timestamps, in file order" : line + " " + r.time;
+}
+
+/// What the reader made of a table's other columns, so that a date or rating under an unknown name is not
+/// missed.
+void tell_other_columns(const ReadReport& r, std::vector<std::string>& out) {
+  if (!r.rating.empty())
+    out.push_back(fmt::format("ratings in column {} (--min-rating selects by them)", r.rating));
+  if (!r.event.empty() && r.other_events == 0)
+    out.push_back(
+        fmt::format("column {} looks like kinds of events: all count (--events keeps some)", r.event));
+  if (!r.time.empty() || !r.header) return;
+  std::vector<std::string> unused;
+  for (const std::string& column : r.columns)
+    if (!column.empty() && column != r.user && column != r.item && column != r.rating && column != r.event)
+      unused.push_back(column);
+  if (!unused.empty())
+    out.push_back(fmt::format("not used: {}; --time-column names the column of times",
+                              shortened(fmt::format("{}", fmt::join(unused, ", ")), 200)));
 }
 
 std::string filter_line(const ReadReport& r) {
@@ -34,11 +48,12 @@ std::string filter_line(const ReadReport& r) {
 
 std::vector<std::string> ReadReport::text() const {
   std::vector<std::string> out{main_line(*this)};
+  tell_other_columns(*this, out);
   const auto say = [&](int64_t count, const char* one, const char* many, const std::string& rest) {
     if (count > 0) out.push_back(counted(count, one, many) + rest);
   };
   say(blank_lines, "blank line", "blank lines", " skipped");
-  say(below_min_rating, "row", "rows", " below min_rating dropped");
+  say(below_min_rating, "row", "rows", " below --min-rating dropped");
   say(other_events, "row", "rows", " with other events dropped");
   say(exact_duplicates, "row repeats", "rows repeat",
       fmt::format(" user, item and timestamp of an earlier one: {}",

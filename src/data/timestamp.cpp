@@ -131,6 +131,7 @@ bool read_date_tail(std::string_view text, int64_t seconds, Decimal& out) {
   if (!take_digits(text, 2, 2, hours)) return false;
   take(text, ':');
   if (!text.empty() && !take_digits(text, 2, 2, minutes)) return false;
+  if (hours > 23 || minutes > 59) return false;
   Decimal offset{(hours * 60 + minutes) * 60, 0};
   if (!text.empty() || !rescale(offset, out.decimals)) return false;
   out.mantissa += west ? offset.mantissa : -offset.mantissa;

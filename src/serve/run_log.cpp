@@ -63,6 +63,8 @@ RunLog read_run_log(const Run& run, const std::string& file) {
   ReadReport report;
   RunLog result = align_items(run.items, read_interactions(config, report));
   result.file = config.file;
+  check(!run.recipe->model.model.time_gaps || !result.log.time.empty() || result.log.item.empty(),
+        "{}: the run uses time gaps, but this log has no timestamps", config.file);
   if (result.dropped_rows > 0)
     warn("{}: {} interactions with {} items that the run does not know are left out", config.file,
          with_commas(result.dropped_rows), with_commas(result.unknown_items));

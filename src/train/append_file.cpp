@@ -6,6 +6,7 @@
 #include <cstring>
 
 #include "prism/core/error.h"
+#include "prism/core/log.h"
 
 namespace prism {
 
@@ -16,6 +17,9 @@ AppendFile::AppendFile(std::filesystem::path path, int64_t keep) : path_(std::mo
     std::filesystem::resize_file(path_, static_cast<uintmax_t>(keep), error);
   else
     error.clear();
+  if (const auto found = static_cast<int64_t>(std::filesystem::exists(path_) ? present : 0); found < keep)
+    warn("{}: {} of the {} bytes that the checkpoint remembers are there; the missing rows are lost",
+         path_.string(), found, keep);
   file_ = error ? nullptr : std::fopen(path_.c_str(), "ab");
   if (!file_) fail("cannot append to {}: {}", path_.string(), error ? error.message() : std::strerror(errno));
   size_ = static_cast<int64_t>(std::filesystem::file_size(path_));

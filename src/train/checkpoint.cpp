@@ -69,7 +69,8 @@ void write_checkpoint(const std::filesystem::path& path, const Checkpoint& check
                       .metadata = {{"format", kFormat},
                                    {"format_version", std::to_string(kCheckpointVersion)},
                                    {"state", state_json(checkpoint.state)},
-                                   {"settings", checkpoint.settings}}};
+                                   {"settings", checkpoint.settings},
+                                   {"items", checkpoint.items}}};
   for (auto& [name, tensor] : content.tensors) tensor = tensor.detach().cpu().contiguous();
   content.metadata["checksum"] = checksum_of(content);
   write_safetensors(path, content);
@@ -91,6 +92,7 @@ Checkpoint read_checkpoint(const std::filesystem::path& path) {
         file, expected, found);
   return {.state = parse_state(entry("state"), file),
           .settings = entry("settings"),
+          .items = content.metadata.count("items") ? content.metadata.at("items") : "",
           .tensors = std::move(content.tensors)};
 }
 

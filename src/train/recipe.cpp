@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <nlohmann/json.hpp>
 
 #include "prism/core/error.h"
@@ -46,6 +47,31 @@ std::unique_ptr<Recipe> Recipe::parse_json(const std::string& json, const std::s
   auto recipe = std::make_unique<Recipe>(document["model"].value("mixer", "prism"));
   recipe->settings.parse_json(json, name);
   return recipe;
+}
+
+bool Recipe::may_change_on_resume(const std::string& key) {
+  static constexpr std::string_view kKeys[] = {"data.file",
+                                               "data.titles",
+                                               "train.epochs",
+                                               "train.patience",
+                                               "train.eval_every",
+                                               "train.checkpoint_minutes",
+                                               "train.checkpoint_steps",
+                                               "train.out"};
+  return std::find(std::begin(kKeys), std::end(kKeys), key) != std::end(kKeys);
+}
+
+void Recipe::check_resumable(const std::string& json, const std::string& file) const {
+  const auto theirs = nlohmann::ordered_json::parse(json),
+             ours = nlohmann::ordered_json::parse(settings.to_json());
+  for (const auto& [section, values] : ours.items())
+    for (const auto& [name, value] : values.items()) {
+      if (may_change_on_resume(section + "." + name) || !theirs.contains(section)) continue;
+      const auto& other = theirs[section];
+      check(!other.contains(name) || other[name] == value,
+            "{}: was made with {} = {}, the run's config.toml says {}; a resumed run must keep it", file,
+            name, other.contains(name) ? other[name].dump() : "", value.dump());
+    }
 }
 
 std::string Recipe::fit_to(const Interactions& log) {

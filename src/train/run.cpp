@@ -70,6 +70,10 @@ Run open_run(const fs::path& root, c10::Device device) {
   run.state = checkpoint.state;
   check(run.item_counts.size(0) == run.items.size(), "{}: {} items, but {} names {}", file.string(),
         run.item_counts.size(0), run.folder.items().string(), run.items.size());
+  check(run.titles.empty() || static_cast<int64_t>(run.titles.size()) == run.items.size(),
+        "{}: {} titles for {} items", run.folder.titles().string(), run.titles.size(), run.items.size());
+  check(checkpoint.items.empty() || checkpoint.items == checksum_of_names(run.items),
+        "{}: is not the list of items that {} was trained with", run.folder.items().string(), file.string());
   run.model = std::make_shared<Recommender>(run.recipe->model, run.items.size(),
                                             static_cast<uint64_t>(run.recipe->run.seed));
   if (const auto found = checkpoint.tensors.find("model.item_features"); found != checkpoint.tensors.end())
@@ -107,6 +111,10 @@ void check_same_log(const RunFolder& folder, const Interactions& log) {
   check(json["fingerprint"] == log_fingerprint(log),
         "train: the log is not the one that {} was started with; continue on a newer log with --from {}",
         folder.root().string(), folder.root().string());
+}
+
+std::string checksum_of_names(const Vocabulary& names) {
+  return fmt::format("crc32:{:08x}", crc_of(names, 0));
 }
 
 int64_t adopt_items(const Vocabulary& known, Interactions& log) {

@@ -15,11 +15,15 @@ RunFolder RunFolder::open(const fs::path& root) {
   return folder;
 }
 
-RunFolder RunFolder::create(const fs::path& root, int64_t bytes_needed) {
+void RunFolder::require_free(const fs::path& root) {
   std::error_code error;
   if (fs::exists(root) && !fs::is_empty(root, error))
     usage_error("train: run folder {} exists; continue it with --resume or choose another with --out",
                 root.string());
+}
+
+RunFolder RunFolder::create(const fs::path& root, int64_t bytes_needed) {
+  require_free(root);
   RunFolder folder(root);
   require_writable_folder(root, bytes_needed);
   require_writable_folder(folder.last().parent_path());

@@ -91,7 +91,7 @@ std::string results_text(const ordered_json& results, const std::string& root) {
     return fmt::format("results: training has not ended; prism train --resume {}\n", root);
   constexpr const char* kColumns[] = {"HR@10", "NDCG@10", "HR@200", "MRR", "AUC"};
   std::string text = fmt::format("test of epoch {}: {}\n  {:<16}", results["best_epoch"].get<int64_t>(),
-                                 results["protocol"].get<std::string>(), "");
+                                 results["protocol"]["text"].get<std::string>(), "");
   for (const char* column : kColumns) text += fmt::format(" {:>9}", column);
   for (const auto& [name, figures] : results["test"].items()) {
     text += fmt::format("\n  {:<16}", name);
@@ -103,12 +103,17 @@ std::string results_text(const ordered_json& results, const std::string& root) {
   return text + "\n";
 }
 
+/// Settings that are not at their defaults, a line a section.
 std::string settings_text(const ordered_json& settings) {
-  std::string text;
+  const Recipe plain(settings["model"]["mixer"].get<std::string>());
+  const ordered_json defaults = ordered_json::parse(plain.settings.to_json());
+  std::string text = "settings (the others are at their defaults; all are in config.toml):\n";
   for (const auto& [section, values] : settings.items()) {
-    text += fmt::format("[{}]", section);
-    for (const auto& [key, value] : values.items()) text += fmt::format(" {} = {};", key, value.dump());
-    text += "\n";
+    std::string line;
+    for (const auto& [key, value] : values.items())
+      if (value != defaults[section][key])
+        line += fmt::format("{}{} = {}", line.empty() ? "" : ", ", key, value.dump());
+    if (!line.empty()) text += fmt::format("  [{}] {}\n", section, line);
   }
   return text;
 }

@@ -1,5 +1,6 @@
 #include "prism/train/trainer.h"
 
+#include <ATen/ops/equal.h>
 #include <ATen/ops/scalar_tensor.h>
 #include <ATen/ops/tensor.h>
 #include <c10/util/Exception.h>
@@ -7,6 +8,7 @@
 #include <algorithm>
 #include <chrono>
 #include <cmath>
+#include <filesystem>
 #include <new>
 
 #include "prism/core/error.h"
@@ -16,6 +18,7 @@
 #include "prism/evaluate/baselines.h"
 #include "prism/models/losses.h"
 #include "prism/train/interrupt.h"
+#include "prism/train/run.h"
 #include "train/autocast.h"
 #include "train/epoch_table.h"
 #include "train/run_logs.h"
@@ -70,6 +73,7 @@ Trainer::Trainer(const Recipe& recipe, const Interactions& log, const Split& spl
                  {.beta2 = recipe.train.beta2, .weight_decay = recipe.train.weight_decay}),
       windows_(cut_windows(split, log.users.size(), recipe.model.model.max_length)),
       item_counts_(at::tensor(training_counts(log, split), at::kLong).to(device)),
+      items_checksum_(checksum_of_names(log.items)),
       loss_sum_(at::scalar_tensor(0, at::TensorOptions(at::kDouble).device(device))) {
   check(!windows_.empty(), "train: no user has two training interactions, so there is nothing to learn from");
   check(!model_->reads_times() || !log.time.empty(),
@@ -197,17 +201,16 @@ void Trainer::close_epoch(const Validate& validate) {
 
 /// Early stopping: is this epoch the best so far?
 void Trainer::judge(const MetricMap& metrics) {
-  const auto found = metrics.find(recipe_.train.metric);
-  if (found == metrics.end()) {
-    std::vector<std::string> names;
-    for (const auto& [name, value] : metrics) names.push_back(name);
-    usage_error("train: no validation metric is called \"{}\"{}", recipe_.train.metric,
-                did_you_mean(recipe_.train.metric, names));
-  }
-  const bool better = state_.best_epoch == 0 || found->second > state_.best_metric;
+  const std::string& metric = recipe_.train.metric;
+  const double value = metrics.at(metric);
+  check(!std::isnan(value),
+        "train: {} does not exist on this log (an AUC without negatives?); choose another --metric", metric);
+  const bool lower_is_better = metric == "mean_rank";
+  const bool better =
+      state_.best_epoch == 0 || (lower_is_better ? value < state_.best_metric : value > state_.best_metric);
   state_.stale = better ? 0 : state_.stale + 1;
   if (!better) return;
-  state_.best_metric = found->second;
+  state_.best_metric = value;
   state_.best_epoch = state_.epoch;
 }
 
@@ -228,7 +231,8 @@ void Trainer::save_last() {
   logs_->sync();
   state_.metrics_bytes = logs_->metrics_bytes();
   state_.events_bytes = logs_->events_bytes();
-  Checkpoint checkpoint{.state = state_, .settings = recipe_.settings.to_json(), .tensors = {}};
+  Checkpoint checkpoint{
+      .state = state_, .settings = recipe_.settings.to_json(), .items = items_checksum_, .tensors = {}};
   store_tensors(model_tensors(*model_), "model.", checkpoint);
   checkpoint.tensors["item_counts"] = item_counts_;
   store_tensors(optimiser_.state(), "optimiser.", checkpoint);
@@ -236,17 +240,26 @@ void Trainer::save_last() {
 }
 
 void Trainer::save_best() {
-  Checkpoint checkpoint{.state = state_, .settings = recipe_.settings.to_json(), .tensors = {}};
+  Checkpoint checkpoint{
+      .state = state_, .settings = recipe_.settings.to_json(), .items = items_checksum_, .tensors = {}};
   store_tensors(model_tensors(*model_), "model.", checkpoint);
   checkpoint.tensors["item_counts"] = item_counts_;
   write_checkpoint(folder_.best(), checkpoint);
 }
 
 void Trainer::resume() {
+  if (!std::filesystem::exists(folder_.last())) {
+    info("{} has no checkpoint yet: starting from the beginning", folder_.root().string());
+    return;
+  }
   const Checkpoint checkpoint = read_checkpoint(folder_.last());
   const std::string file = folder_.last().string();
   check(checkpoint.state.seed == recipe_.run.seed, "{}: made with seed {}, the run's config.toml says {}",
         file, checkpoint.state.seed, recipe_.run.seed);
+  recipe_.check_resumable(checkpoint.settings, file);
+  const auto counts = checkpoint.tensors.find("item_counts");
+  check(counts != checkpoint.tensors.end() && at::equal(counts->second, item_counts_.cpu()),
+        "{}: belongs to a run on another log", file);
   restore_tensors(checkpoint, "model.", model_tensors(*model_), file);
   restore_tensors(checkpoint, "optimiser.", optimiser_.state(), file);
   state_ = checkpoint.state;

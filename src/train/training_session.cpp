@@ -1,6 +1,6 @@
 #include "prism/train/training_session.h"
 
-#include <fmt/format.h>
+#include <fmt/ranges.h>
 
 #include <algorithm>
 #include <cmath>
@@ -18,9 +18,11 @@
 #include "prism/data/titles.h"
 #include "prism/evaluate/baselines.h"
 #include "prism/evaluate/evaluate_model.h"
+#include "prism/evaluate/protocol.h"
 #include "prism/evaluate/user_vectors.h"
 #include "prism/train/run.h"
 #include "train/epoch_table.h"
+#include "train/run_lock.h"
 
 namespace prism {
 namespace {
@@ -65,7 +67,7 @@ std::string dataset_summary(const Interactions& log, const Split& split, const R
                       {"timestamps", counts.timed},
                       {"split", split.summary()},
                       {"read", report.text()}}
-      .dump();
+      .dump(-1, ' ', false, ordered_json::error_handler_t::replace);
 }
 
 /// [items], or empty where the log has no titles.
@@ -80,23 +82,25 @@ std::vector<std::string> titles_of(const Recipe& recipe, const Interactions& log
 fs::path default_folder(const Recipe& recipe) {
   if (!recipe.train.out.empty()) return recipe.train.out;
   std::string name = fs::path(recipe.data.file).filename().string();
-  return fs::path("runs") / name.substr(0, name.find('.'));
+  return fs::path("runs") / name.substr(0, name.find('.', 1));
+}
+
+int64_t parameter_count(const Recommender& model) {
+  int64_t total = 0;
+  for (const auto& [part, count] : model.parameter_counts()) total += count;
+  return total;
 }
 
 void tell_model(const Recipe& recipe, const Recommender& model) {
-  int64_t total = 0;
-  for (const auto& [part, count] : model.parameter_counts()) total += count;
   info("model: {}, {} blocks of width {}, histories up to {} items: {} parameters", recipe.model.model.mixer,
        recipe.model.model.blocks, recipe.model.model.width, recipe.model.model.max_length,
-       with_commas(total));
+       with_commas(parameter_count(model)));
   for (const auto& [part, count] : model.parameter_counts())
     info("  {:<24} {:>12}", part, with_commas(count));
 }
 
 void tell_memory(const Recipe& recipe, const Recommender& model, c10::Device device) {
-  int64_t parameters = 0;
-  for (const auto& [part, count] : model.parameter_counts()) parameters += count;
-  const MemoryEstimate estimate = estimate_memory(recipe, parameters);
+  const MemoryEstimate estimate = estimate_memory(recipe, parameter_count(model));
   const int64_t available = device.is_cpu() ? free_memory() : 0;
   info("memory: about {} for weights and optimiser, up to {} for a step of {} windows{}",
        format_bytes(estimate.weights), format_bytes(estimate.activations), recipe.train.batch_size,
@@ -112,6 +116,8 @@ class Session {
   Session(Recipe& recipe, const TrainRequest& request) : recipe_(recipe), request_(request) {}
 
   TrainOutcome run() {
+    if (!resuming() && !request_.dry_run && !recipe_.data.file.empty())
+      RunFolder::require_free(default_folder(recipe_));  // before the log is read
     read_log();
     build_model();
     if (request_.dry_run) return dry_run();
@@ -119,6 +125,7 @@ class Session {
     Trainer trainer(recipe_, log_, *split_, *folder_, model_, request_.device);
     if (resuming()) {
       trainer.resume();
+      write_file(folder_->config(), recipe_.settings.to_toml());  // what the flags changed
       info("resuming {} at epoch {}, step {}", folder_->root().string(), trainer.state().epoch + 1,
            with_commas(trainer.state().step));
     }
@@ -143,6 +150,19 @@ class Session {
     for (const std::string& line : report_.text()) info("{}", line);
     info("{}", split_->summary());
     if (const std::string chosen = recipe_.fit_to(log_); !chosen.empty()) info("{}", chosen);
+    check_task();
+  }
+
+  /// What would only fail after an epoch, or after the folder was made.
+  void check_task() const {
+    check(log_.items.size() >= 2, "{}: has one item, so there is nothing to rank", report_.file);
+    check(!split_->cases(Part::kValid).empty(),
+          "{}: no user has three interactions, so nothing is left to validate on", report_.file);
+    std::vector<std::string> names;
+    for (const Metric& metric : RankMetrics(recipe_.evaluate.ks).means()) names.push_back(metric.name);
+    if (std::find(names.begin(), names.end(), recipe_.train.metric) == names.end())
+      usage_error("train: no validation metric is called \"{}\"{}; --ks gives {}", recipe_.train.metric,
+                  did_you_mean(recipe_.train.metric, names), fmt::join(names, ", "));
   }
 
   void build_model() {
@@ -159,30 +179,47 @@ class Session {
   void open_folder() {
     if (resuming()) {
       folder_ = RunFolder::open(request_.resume);
+      lock_ = std::make_unique<RunLock>(folder_->root());
       require_writable_folder(folder_->last().parent_path(), bytes_needed());
     } else {
       folder_ = RunFolder::create(default_folder(recipe_), bytes_needed());
+      lock_ = std::make_unique<RunLock>(folder_->root());
       write_dataset(*folder_, log_, titles_of(recipe_, log_), dataset_summary(log_, *split_, report_));
     }
-    write_file(folder_->config(), recipe_.settings.to_toml());
+    if (!resuming()) write_file(folder_->config(), recipe_.settings.to_toml());
   }
 
   /// Two checkpoints with moments (the old one lives until the new one is whole), the best one, and logs.
   int64_t bytes_needed() const {
-    int64_t parameters = 0;
-    for (const auto& [part, count] : model_->parameter_counts()) parameters += count;
-    return parameters * 4 * (3 + 3 + 1 + 1) + (int64_t{16} << 20);
+    return parameter_count(*model_) * 4 * (3 + 3 + 1 + 1) + (int64_t{16} << 20);
   }
 
   TrainOutcome dry_run() {
     folder_.emplace("");
     Trainer trainer(recipe_, log_, *split_, *folder_, model_, request_.device);
-    const double seconds = trainer.measure_epoch(kDryRunSteps);
-    info("an epoch of {} steps takes about {}, {} epochs at most {}; the program took {} at its peak",
-         with_commas(trainer.steps_per_epoch()), format_duration(seconds), recipe_.train.epochs,
-         format_duration(seconds * static_cast<double>(recipe_.train.epochs)), format_bytes(peak_memory()));
-    info("dry run: nothing was written; a run would go to {}", default_folder(recipe_).string());
-    return {};
+    const DryRun estimate{.steps_per_epoch = trainer.steps_per_epoch(),
+                          .epochs = recipe_.train.epochs,
+                          .epochs_done = resuming() ? read_epochs_done() : 0,
+                          .epoch_seconds = trainer.measure_epoch(kDryRunSteps),
+                          .peak_bytes = peak_memory(),
+                          .parameters = parameter_count(*model_)};
+    const int64_t ahead = std::max<int64_t>(estimate.epochs - estimate.epochs_done, 0);
+    info("an epoch of {} steps takes about {}, {} {} at most {}; the program took {} at its peak",
+         with_commas(estimate.steps_per_epoch), format_duration(estimate.epoch_seconds),
+         resuming() ? "the remaining" : "all", counted(ahead, "epoch", "epochs"),
+         format_duration(estimate.epoch_seconds * static_cast<double>(ahead)),
+         format_bytes(estimate.peak_bytes));
+    if (resuming())
+      info("dry run: nothing was written; {} would go on after epoch {}", request_.resume.string(),
+           estimate.epochs_done);
+    else
+      info("dry run: nothing was written; a run would go to {}", default_folder(recipe_).string());
+    return {.dry_run = true, .estimate = estimate};
+  }
+
+  int64_t read_epochs_done() const {
+    const fs::path last = RunFolder::open(request_.resume).last();
+    return fs::exists(last) ? read_checkpoint(last).state.epoch : 0;
   }
 
   TrainOutcome train(Trainer& trainer) {
@@ -211,15 +248,18 @@ class Session {
     const auto seed = static_cast<uint64_t>(recipe_.run.seed);
     for (const Part part : {Part::kTest, Part::kValid}) {
       FiguresByName& figures = part == Part::kTest ? outcome.test : outcome.valid;
-      figures.emplace_back(recipe_.model.model.mixer,
+      figures.emplace_back("model",
                            measure(*model_, log_, *split_, part, recipe_.evaluate).with_intervals(seed));
       figures.emplace_back("popularity", baselines_->of(part).popularity.with_intervals(seed));
       figures.emplace_back("markov", baselines_->of(part).markov.with_intervals(seed));
     }
     outcome.trained = true;
-    outcome.protocol =
-        fmt::format("{}; full ranking over {} items, items of the history {}", split_->summary(),
-                    with_commas(log_.items.size()), recipe_.evaluate.filter_seen ? "left out" : "kept");
+    const Protocol protocol{recipe_.data, *split_, log_.items.size(), recipe_.evaluate.filter_seen};
+    outcome.mixer = recipe_.model.model.mixer;
+    outcome.protocol = protocol.text(), outcome.protocol_json = protocol.to_json();
+    if (outcome.state.step < recipe_.train.warmup)
+      warn("training ended within its warm-up of {} steps; give it more --epochs or a shorter --warmup",
+           with_commas(recipe_.train.warmup));
     write_file(folder_->results(), outcome.to_json() + "\n");
     return outcome;
   }
@@ -232,6 +272,7 @@ class Session {
   std::optional<Run> origin_;
   std::shared_ptr<Recommender> model_;
   std::optional<RunFolder> folder_;
+  std::unique_ptr<RunLock> lock_;
   std::optional<BaselineResult> baselines_;
 };
 
@@ -256,30 +297,41 @@ double figure(const std::vector<Metric>& figures, const std::string& name) {
   return std::nan("");
 }
 
-/// "LOSES to markov: NDCG@10 0.0512 against 0.0766", or "".
+/// "*** the model loses to markov: NDCG@10 0.0512 against 0.0766 ***", or "".
 std::string lost_against(const FiguresByName& figures, const std::string& metric) {
   std::string text;
   const double own = figure(figures.front().second, metric);
   for (const auto& [name, metrics] : figures)
     if (const double other = figure(metrics, metric); other > own)
-      text += fmt::format("*** {} LOSES to {}: {} {:.4f} against {:.4f} ***\n", figures.front().first, name,
-                          metric, own, other);
+      text +=
+          fmt::format("*** the model loses to {}: {} {:.4f} against {:.4f} ***\n", name, metric, own, other);
   return text;
+}
+
+ordered_json estimate_json(const DryRun& estimate) {
+  return {{"dry_run", true},
+          {"parameters", estimate.parameters},
+          {"steps_per_epoch", estimate.steps_per_epoch},
+          {"epoch_seconds", estimate.epoch_seconds},
+          {"epochs", estimate.epochs},
+          {"epochs_done", estimate.epochs_done},
+          {"peak_bytes", estimate.peak_bytes}};
 }
 
 }  // namespace
 
 std::string TrainOutcome::to_json() const {
-  return ordered_json{{"protocol", protocol},
+  if (dry_run) return estimate_json(estimate).dump(2);
+  return ordered_json{{"protocol", ordered_json::parse(protocol_json)},
                       {"run", folder.string()},
+                      {"mixer", mixer},
                       {"seed", state.seed},
                       {"epochs", state.epoch},
                       {"best_epoch", state.best_epoch},
                       {"seconds", state.seconds},
                       {"test", figures_json(test)},
                       {"valid", figures_json(valid)},
-                      {"test_intervals", intervals_json(test)},
-                      {"valid_intervals", intervals_json(valid)}}
+                      {"intervals", {{"test", intervals_json(test)}, {"valid", intervals_json(valid)}}}}
       .dump(2);
 }
 
@@ -288,14 +340,14 @@ std::string TrainOutcome::to_text() const {
   std::string text = fmt::format("test of epoch {} ({})\n{:<16}", state.best_epoch, protocol, "");
   for (const char* column : kColumns) text += fmt::format(" {:>9}", column);
   for (const auto& [name, metrics] : test) {
-    text += fmt::format("\n{:<16}", name);
+    text += fmt::format("\n{:<16}", name == "model" ? mixer : name);
     for (const char* column : kColumns) text += fmt::format(" {:>9}", figure_text(figure(metrics, column)));
   }
   text += "\n" + lost_against(test, "NDCG@10");
   for (const Metric& metric : test.front().second)
     if (metric.name == "NDCG@10" || metric.name == "HR@10")
-      text += fmt::format("{} of {}: {:.4f}, 95 % interval over users {:.4f} to {:.4f}\n", metric.name,
-                          test.front().first, metric.value, metric.low, metric.high);
+      text += fmt::format("{} of {}: {:.4f}, 95 % interval over users {:.4f} to {:.4f}\n", metric.name, mixer,
+                          metric.value, metric.low, metric.high);
   return text + fmt::format("run folder {}: prism recommend, evaluate, export, info and report take it\n",
                             folder.string());
 }

@@ -2,9 +2,11 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/stat.h>
 
 #include <csignal>
 #include <cstring>
+#include <fstream>
 #include <thread>
 
 #include "apps/process.h"
@@ -54,7 +56,7 @@ TEST_F(RunCommands, EvaluateGivesTheFiguresOfTraining) {
   const json trained = json::parse(read_file(run() + "/results.json"));
   for (const char* part : {"test", "valid"}) {
     for (const char* name : {"HR@10", "NDCG@10", "MRR", "AUC"})
-      EXPECT_EQ(result[part]["model"][name], trained[part]["prism"][name]) << part << " " << name;
+      EXPECT_EQ(result[part]["model"][name], trained[part]["model"][name]) << part << " " << name;
     for (const char* baseline : {"popularity", "markov"})
       EXPECT_EQ(result[part][baseline]["HR@10"], trained[part][baseline]["HR@10"]);
   }
@@ -68,6 +70,42 @@ TEST_F(RunCommands, EvaluateGivesTheFiguresOfTraining) {
   EXPECT_THAT(sampled["protocol"]["ranking"].get<std::string>(), HasSubstr("sampled"));
   EXPECT_FALSE(sampled["test"].contains("markov"));
   EXPECT_THAT(run_prism("evaluate " + run()).out, HasSubstr("items of the history hidden"));
+}
+
+TEST_F(RunCommands, ListsThatNameNothingAreRefused) {
+  const Outcome allow = run_prism("recommend " + run() + " --items i1 --allow ''");
+  EXPECT_EQ(allow.status, 1);
+  EXPECT_THAT(allow.err, HasSubstr("names no item"));
+  EXPECT_THAT(run_prism("recommend " + run() + " --user ''").err, HasSubstr("user \"\" is not among the 30 users"));
+  EXPECT_THAT(run_prism("recommend " + run() + " --input " + path("")).err, HasSubstr("is a folder"));
+}
+
+TEST_F(RunCommands, APipeIsWrittenNotReplaced) {
+  ASSERT_EQ(::mkfifo(path("pipe").c_str(), 0600), 0);
+  std::string first;
+  std::thread reader([&] {
+    std::ifstream file(path("pipe"));
+    std::getline(file, first);
+  });
+  EXPECT_EQ(run_prism("recommend " + run() + " --all-users --out " + path("pipe")).status, 0);
+  reader.join();
+  EXPECT_EQ(first, "user,rank,item,score,title");
+  EXPECT_TRUE(fs::is_fifo(path("pipe")));
+}
+
+TEST_F(RunCommands, EditedItemNamesAreRefused) {
+  const std::string items = read_file(run() + "/items.txt");
+  write_file(run() + "/items.txt", "x" + items);
+  const Outcome outcome = run_prism("evaluate " + run());
+  write_file(run() + "/items.txt", items);
+  EXPECT_EQ(outcome.status, 1);
+  EXPECT_THAT(outcome.err, HasSubstr("is not the list of items"));
+}
+
+TEST_F(RunCommands, MixersAndTheBuildAreJsonToo) {
+  EXPECT_TRUE(run_prism("mixers --json").json().contains("prism"));
+  EXPECT_EQ(run_prism("mixers prism --json").json()["steps"]["default"], "2");
+  EXPECT_TRUE(run_prism("--json --version").json().contains("commit"));
 }
 
 TEST_F(RunCommands, ThreadsAndBatchesChangeNoFigure) {

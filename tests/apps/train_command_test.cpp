@@ -3,9 +3,11 @@
 #include <fmt/format.h>
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
+#include <sys/file.h>
 
 #include <algorithm>
 #include <chrono>
+#include <limits>
 #include <nlohmann/json.hpp>
 #include <thread>
 
@@ -152,6 +154,60 @@ TEST_F(TrainCommand, ADamagedCheckpointIsRefusedByName) {
   EXPECT_THAT(out_, HasSubstr("damaged or edited"));
 }
 
+TEST_F(TrainCommand, KilledBeforeTheFirstCheckpointStartsAgain) {
+  ASSERT_EQ(run(train_words("whole", 2)), 0) << err_;
+  ASSERT_EQ(run(train_words("killed", 2)), 0) << err_;
+  for (const char* name : {"last", "best"})
+    fs::remove(root_ / "killed/checkpoints" / (std::string(name) + ".safetensors"));
+  EXPECT_EQ(run({"train", "--resume", path("killed"), "--threads", "1"}), 0) << err_;
+  EXPECT_THAT(err_, HasSubstr("starting from the beginning"));
+  expect_equal_tensors("whole", "killed");
+}
+
+TEST_F(TrainCommand, ResumeRefusesAnEditedRecipeAndAnothersCheckpoint) {
+  ASSERT_EQ(run(train_words("run", 1)), 0) << err_;
+  const std::string config = read_file(root_ / "run/config.toml");
+  std::string edited = config;
+  edited.replace(edited.find("learning_rate = 0.001"), 21, "learning_rate = 5.000");
+  write_file(root_ / "run/config.toml", edited);
+  EXPECT_EQ(run({"train", "--resume", path("run"), "--epochs", "2"}), 1);
+  EXPECT_THAT(err_, HasSubstr("learning_rate = 0.001, the run's config.toml says 5"));
+  write_file(root_ / "run/config.toml", config);
+  EXPECT_EQ(run({"train", "--resume", path("run"), "--epochs", "2"}), 0) << err_;
+}
+
+TEST_F(TrainCommand, WhatCannotBeValidatedIsRefusedBeforeTheFolderIsMade) {
+  auto words = train_words("never");
+  words.insert(words.end(), {"--metric", "NDGC@10"});
+  EXPECT_EQ(run(words), 2);
+  EXPECT_THAT(err_, HasSubstr("did you mean \"NDCG@10\""));
+  write_file(log(), "user_id,item_id,timestamp\nu1,a,1\nu1,b,2\nu2,a,1\nu2,b,2\n");
+  EXPECT_EQ(run(train_words("never")), 1);
+  EXPECT_THAT(err_, HasSubstr("no user has three interactions"));
+  EXPECT_FALSE(fs::exists(root_ / "never"));
+}
+
+TEST_F(TrainCommand, OneProcessARunFolder) {
+  ASSERT_EQ(run(train_words("run", 1)), 0) << err_;
+  const int folder = ::open(path("run").c_str(), O_RDONLY | O_DIRECTORY);
+  ASSERT_EQ(::flock(folder, LOCK_EX | LOCK_NB), 0);
+  EXPECT_EQ(run({"train", "--resume", path("run"), "--epochs", "2"}), 1);
+  EXPECT_THAT(err_, HasSubstr("another process is training"));
+  ::close(folder);
+}
+
+TEST_F(TrainCommand, LowerMeanRankIsBetter) {
+  auto words = train_words("run", 3);
+  words.insert(words.end(), {"--metric", "mean_rank"});
+  ASSERT_EQ(run(words), 0) << err_;
+  double best = std::numeric_limits<double>::infinity();
+  std::istringstream file(read_file(root_ / "run/metrics.jsonl"));
+  for (std::string line; std::getline(file, line);)
+    if (const auto row = nlohmann::json::parse(line); row["kind"] == "epoch")
+      best = std::min(best, row["valid"]["mean_rank"].get<double>());
+  EXPECT_EQ(read_checkpoint(root_ / "run/checkpoints/best.safetensors").state.best_metric, best);
+}
+
 TEST_F(TrainCommand, DryRunWritesNothing) {
   auto words = train_words("dry");
   words.push_back("--dry-run");
@@ -159,6 +215,9 @@ TEST_F(TrainCommand, DryRunWritesNothing) {
   EXPECT_FALSE(fs::exists(root_ / "dry"));
   EXPECT_THAT(err_, HasSubstr("an epoch of"));
   EXPECT_THAT(err_, HasSubstr("memory: about"));
+  words.push_back("--json");
+  EXPECT_EQ(run(words), 0) << err_;
+  EXPECT_EQ(nlohmann::json::parse(out_)["epochs"], 6);
 }
 
 TEST_F(TrainCommand, FromContinuesOnANewerLogWithNewItems) {
@@ -170,7 +229,7 @@ TEST_F(TrainCommand, FromContinuesOnANewerLogWithNewItems) {
       << err_;
   EXPECT_THAT(err_, HasSubstr("4 new items"));
   const auto results = nlohmann::json::parse(out_);
-  EXPECT_TRUE(results["test"]["prism"].contains("HR@10"));
+  EXPECT_TRUE(results["test"]["model"].contains("HR@10"));
   EXPECT_EQ(tensors("second").at("model.item_embedding").size(0), 54);
 }
 

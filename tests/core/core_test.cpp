@@ -47,6 +47,17 @@ TEST_F(Files, AtomicFileAppearsOnlyWhenCommitted) {
   EXPECT_EQ(read_file(folder_ / "a"), std::string("new\0x", 5));
 }
 
+TEST_F(Files, LinksAndPermissionsStay) {
+  write_file(folder_ / "target", "old");
+  fs::permissions(folder_ / "target", fs::perms::owner_read | fs::perms::owner_write);
+  fs::create_symlink(folder_ / "target", folder_ / "link");
+  write_file(folder_ / "link", "new");
+  EXPECT_TRUE(fs::is_symlink(folder_ / "link"));
+  EXPECT_EQ(read_file(folder_ / "target"), "new");
+  EXPECT_EQ(fs::status(folder_ / "target").permissions(), fs::perms::owner_read | fs::perms::owner_write);
+  EXPECT_THROW(write_file(folder_, "a folder"), Error);
+}
+
 TEST(Crc32, ContinuesAndIgnoresEmptyPieces) {
   EXPECT_EQ(crc32_of("123456789", 9), 0xCBF43926U);  // the check value of CRC-32
   EXPECT_EQ(crc32_of("6789", 4, crc32_of(nullptr, 0, crc32_of("12345", 5))), 0xCBF43926U);

@@ -40,7 +40,8 @@ const std::vector<BadInput> kCases = {
     {"date as timestamp",
      "user_id,item_id,timestamp\nu,a,1612137600\nu,b,2021-05-13\n",
      {"line 3",
-      "timestamp \"2021-05-13\" is not a number; dates need --time-format (first rows: 1612137600, ...)"}},
+      "timestamp \"2021-05-13\" is not a number; dates need --time-format iso (first rows: 1612137600, "
+      "...)"}},
     {"wrong date",
      "user_id,item_id,date\nu,a,2021-02-28\nu,b,2021-02-30\n",
      {"line 3", "date \"2021-02-30\" does not match --time-format iso"},

@@ -30,6 +30,14 @@ TEST(Titles, TableWithHeaderKnowsSomeItems) {
   EXPECT_EQ(titles.known(), 1);
 }
 
+TEST(Titles, AQuoteInsideAnUnquotedFieldIsText) {
+  const TempFile file("titles.tsv", "item_id\ttitle\nm0\t5\" disc\nm1\tPlain\nm2\t7\" disc\n");
+  const Titles titles = read_titles(titles_config(file.path()), items_called({"m0", "m1", "m2"}));
+  EXPECT_EQ(titles.of(0), "5\" disc");
+  EXPECT_EQ(titles.of(1), "Plain");
+  EXPECT_EQ(titles.of(2), "7\" disc");
+}
+
 TEST(Titles, MoviesDatThroughAMap) {
   const TempFile movies("movies.dat", "1::Toy Story (1995)::Animation|Comedy\n2::Heat, The::Crime\n");
   const TempFile map("map.txt", "a 2\nb 1\nc 2\n");

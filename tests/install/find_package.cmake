@@ -31,4 +31,9 @@ step("example" ${work}/example/next_items run i1 i2 i3)
 if(NOT output MATCHES "^i[0-9]\t" OR NOT output MATCHES "first after 3 steps: i[0-9]")
   message(FATAL_ERROR "the example printed:\n${output}")
 endif()
+execute_process(COMMAND ${work}/prefix/bin/prism report run WORKING_DIRECTORY ${work} RESULT_VARIABLE status
+  OUTPUT_VARIABLE out ERROR_VARIABLE err)
+if(NOT status EQUAL 0 AND NOT err MATCHES "matplotlib")  # the pictures need a package that may be absent
+  message(FATAL_ERROR "the installed report failed (${status}):\n${out}\n${err}")
+endif()
 file(REMOVE_RECURSE ${work})

@@ -67,7 +67,7 @@ def test_logs_and_config_are_plain_json_and_toml(run):
     assert [row["epoch"] for row in rows if row["kind"] == "epoch"] == [1, 2, 3]
     assert tomllib.loads((run / "config.toml").read_text())["train"]["epochs"] == 3
     results = json.loads((run / "results.json").read_text())
-    assert set(results["test"]) == {"prism", "popularity", "markov"}
+    assert set(results["test"]) == {"model", "popularity", "markov"}
     assert (run / "items.txt").read_text().splitlines()[0].startswith("i")
 
 

@@ -8,8 +8,9 @@
 namespace prism {
 
 /// A file that appears whole or not at all: bytes go to `<path>.tmp-<pid>`; commit() flushes to the disk and
-/// renames. Without commit() the temporary file is removed. Every failure throws Error with the path and the
-/// system's reason.
+/// renames. Without commit() the temporary file is removed. A link's target is replaced, not the link; an
+/// existing file's permissions stay. Every failure, also a path that is no regular file, throws Error with
+/// the path and the reason.
 class AtomicFile {
  public:
   explicit AtomicFile(std::filesystem::path path);

@@ -9,6 +9,9 @@ namespace prism {
 /// 1234567 -> "1,234,567".
 std::string with_commas(int64_t value);
 
+/// counted(1, "row", "rows") -> "1 row"; counted(2000, ...) -> "2,000 rows".
+std::string counted(int64_t count, std::string_view one, std::string_view many);
+
 /// 12345678 -> "11.8 MiB".
 std::string format_bytes(int64_t bytes);
 

@@ -10,4 +10,7 @@ std::string version();
 /// threads.
 std::string build_facts();
 
+/// The same as a JSON object: version, commit, build, compiler, torch, torch_folder, threads.
+std::string build_facts_json();
+
 }  // namespace prism

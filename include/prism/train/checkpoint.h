@@ -44,7 +44,8 @@ struct TrainState {
 /// "optimiser.first_moment.<name>" and "optimiser.second_moment.<name>".
 struct Checkpoint {
   TrainState state;
-  std::string settings;  ///< the recipe as JSON
+  std::string settings;    ///< the recipe as JSON
+  std::string items = {};  ///< checksum_of_names of the items; "" in files of older programs
   std::map<std::string, at::Tensor> tensors;
 };
 

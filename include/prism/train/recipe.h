@@ -49,6 +49,12 @@ class Recipe {
   /// Returns a sentence about it, or "" when nothing was left to choose.
   std::string fit_to(const Interactions& log);
 
+  /// Whether a resumed run may have another value of "section.name": such settings do not touch what has been
+  /// computed so far, or the log's fingerprint guards them.
+  static bool may_change_on_resume(const std::string& key);
+  /// Error where `json`, the settings of checkpoint `file`, differs in anything that a resumed run must keep.
+  void check_resumable(const std::string& json, const std::string& file) const;
+
   RunConfig run;
   DataConfig data;
   ModelSpec model;

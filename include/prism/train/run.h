@@ -40,6 +40,9 @@ void write_dataset(const RunFolder& folder, const Interactions& log, const std::
 /// A checksum of users, items, order and times. Equal logs have equal fingerprints on every machine.
 std::string log_fingerprint(const Interactions& log);
 
+/// "crc32:0123abcd" over the names in order.
+std::string checksum_of_names(const Vocabulary& names);
+
 /// Error unless `log` is the one that the run was started with.
 void check_same_log(const RunFolder& folder, const Interactions& log);
 

@@ -10,6 +10,8 @@ class RunFolder {
   explicit RunFolder(std::filesystem::path root) : root_(std::move(root)) {}
   /// A usage error unless `root` is a run folder.
   static RunFolder open(const std::filesystem::path& root);
+  /// Usage error when `root` exists and is not empty.
+  static void require_free(const std::filesystem::path& root);
   /// Creates the folder. Usage error when `root` exists and is not empty; Error when it cannot be written or
   /// has less than `bytes_needed` free.
   static RunFolder create(const std::filesystem::path& root, int64_t bytes_needed);

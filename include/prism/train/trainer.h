@@ -41,7 +41,8 @@ class Trainer {
           std::shared_ptr<Recommender> model, c10::Device device);
   ~Trainer();
 
-  /// Continues from the folder's last checkpoint.
+  /// Continues from the folder's last checkpoint; from the beginning where the run was killed before its
+  /// first. Error for a checkpoint of another run or of other settings.
   void resume();
   /// Trains to the end: all epochs, or no better validation for `patience` of them. Returns 0, or the number
   /// of the signal that stopped it after the step in progress; the folder can be resumed then.
@@ -75,7 +76,9 @@ class Trainer {
   c10::Device device_;
   AdamW optimiser_;
   std::vector<Window> windows_;
-  at::Tensor item_counts_, loss_sum_;  // loss_sum_: fp64 scalar on the device, read only now and then
+  at::Tensor item_counts_;
+  std::string items_checksum_;
+  at::Tensor loss_sum_;  // loss_sum_: fp64 scalar on the device, read only now and then
   TrainState state_;
   // Of this sitting, in steady seconds: when state_.seconds was last advanced, the last checkpoint, and where
   // the epoch was taken up.

@@ -25,17 +25,29 @@ struct TrainRequest {
   c10::Device device = c10::Device(c10::kCPU);
 };
 
-/// Figures by name: the model's mixer, "popularity", "markov".
+/// Figures by name: "model", "popularity", "markov".
 using FiguresByName = std::vector<std::pair<std::string, std::vector<Metric>>>;
+
+/// What a dry run found out.
+struct DryRun {
+  int64_t steps_per_epoch = 0, epochs = 0, epochs_done = 0;
+  double epoch_seconds = 0;
+  int64_t peak_bytes = 0;
+  int64_t parameters = 0;
+};
 
 struct TrainOutcome {
   int signal = 0;        ///< not 0: stopped by this signal, to be resumed
   bool trained = false;  ///< false after a dry run or a signal
+  bool dry_run = false;  ///< estimated, nothing written
   std::filesystem::path folder = {};
   TrainState state = {};
   FiguresByName test = {}, valid = {};
-  std::string protocol = "";  ///< one sentence: split, ranking, seen filter
-  /// The same as the JSON of results.json.
+  std::string mixer = "";
+  std::string protocol = "";       ///< one sentence: split, ranking, seen filter
+  std::string protocol_json = "";  ///< the same as an object
+  DryRun estimate = {};            ///< of a dry run
+  /// The JSON of results.json; of a dry run its estimate.
   std::string to_json() const;
   /// A table of the headline figures, and a loud line where the model loses to a baseline.
   std::string to_text() const;
