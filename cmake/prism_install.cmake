@@ -5,8 +5,7 @@ set_target_properties(prism prism_cli PROPERTIES INSTALL_RPATH "$ORIGIN/../${CMA
 install(TARGETS prism EXPORT prism_targets LIBRARY DESTINATION ${CMAKE_INSTALL_LIBDIR})
 install(TARGETS prism_cli RUNTIME DESTINATION ${CMAKE_INSTALL_BINDIR})
 install(TARGETS prism_kernels ARCHIVE DESTINATION ${CMAKE_INSTALL_LIBDIR})
-install(FILES python/prism/report.py DESTINATION ${CMAKE_INSTALL_DATADIR}/prism)  # prism report
-install(DIRECTORY python/prism DESTINATION ${CMAKE_INSTALL_DATADIR}/prism/python   # PYTHONPATH for import prism
+install(DIRECTORY python/prism DESTINATION ${CMAKE_INSTALL_DATADIR}/prism/python  # for import prism and prism report
   FILES_MATCHING PATTERN "*.py")
 install(DIRECTORY include/prism DESTINATION ${CMAKE_INSTALL_INCLUDEDIR})
 install(EXPORT prism_targets NAMESPACE prism:: DESTINATION ${CMAKE_INSTALL_LIBDIR}/cmake/prism)

@@ -20,6 +20,10 @@ const std::vector<CommandEntry>& commands() {
       {"mixers", "the sequence mixers and their settings", "prism mixers prism", make_mixers},
       {"export", "item vectors and weights for other programs", "prism export runs/ml-100k --out vectors",
        make_export},
+      {"probe", "what a mixer learns of nine synthetic tasks", "prism probe parity --mixer gated_delta_net",
+       make_probe},
+      {"compare", "mixers on one task with one budget, parameters matched",
+       "prism compare recipes/compare-ml-100k.toml --file ml-100k.inter --jobs 2", make_compare},
   };
   return list;
 }

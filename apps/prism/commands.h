@@ -13,6 +13,8 @@ std::unique_ptr<Command> make_evaluate();
 std::unique_ptr<Command> make_recommend();
 std::unique_ptr<Command> make_export();
 std::unique_ptr<Command> make_mixers();
+std::unique_ptr<Command> make_probe();
+std::unique_ptr<Command> make_compare();
 
 /// Every command, in the order of the list that `prism` prints.
 const std::vector<CommandEntry>& commands();

@@ -3,43 +3,34 @@
 
 #include <cerrno>
 #include <cstdio>
-#include <cstdlib>
 #include <cstring>
 #include <filesystem>
 
 #include "commands.h"
+#include "prism/compare/comparison.h"
 #include "prism/core/error.h"
 #include "prism/train/run_folder.h"
+#include "python_script.h"
 
 namespace prism::cli {
 namespace {
 
-namespace fs = std::filesystem;
-
-/// report.py of an installation (share/prism beside bin) or of a source tree (build/<preset>/bin/prism).
-fs::path find_script() {
-  const fs::path program = fs::read_symlink("/proc/self/exe").parent_path();
-  for (const char* relative : {"../share/prism/report.py", "../../../python/prism/report.py"})
-    if (fs::exists(program / relative)) return fs::canonical(program / relative);
-  fail("report: report.py is neither in ../share/prism nor in the source tree of {}", program.string());
-}
-
 class ReportCommand : public Command {
  public:
   void declare(CLI::App& app, const std::vector<std::string>&) override {
-    app.add_option("RUN", run_, "run folder of prism train")->required();
+    app.add_option("RUN", run_, "run folder of prism train, or folder of prism compare")->required();
     app.add_option("--python", python_, "Python with matplotlib (default: $PRISM_PYTHON, else python3)");
   }
 
   int run(const Globals& globals) override {
-    RunFolder::open(run_);
-    const char* variable = std::getenv("PRISM_PYTHON");
-    if (python_.empty()) python_ = variable ? variable : "python3";
-    const std::string script = find_script().string();
+    const bool comparison = std::filesystem::exists(CompareFolder(run_).summary());
+    if (!comparison) RunFolder::open(run_);
+    const std::string python = python_program(python_);
+    const std::string script = python_script(comparison ? "compare.py" : "report.py");
     std::fflush(nullptr);
-    ::execlp(python_.c_str(), python_.c_str(), script.c_str(), run_.c_str(),
-             globals.json ? "--json" : nullptr, nullptr);
-    fail("report: cannot start {}: {}; --python names another", python_, std::strerror(errno));
+    ::execlp(python.c_str(), python.c_str(), script.c_str(), run_.c_str(), globals.json ? "--json" : nullptr,
+             nullptr);
+    fail("report: cannot start {}: {}; --python names another", python, std::strerror(errno));
   }
 
  private:

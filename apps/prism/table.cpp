@@ -80,6 +80,8 @@ std::string Table::to_string(TableFormat format) const {
       return csv();
     case TableFormat::kJson:
       return json();
+    case TableFormat::kMarkdown:
+      return markdown();
     case TableFormat::kText:
       break;
   }
@@ -127,6 +129,27 @@ std::string Table::json() const {
     all.push_back(std::move(object));
   }
   return all.dump(2, ' ', false, nlohmann::ordered_json::error_handler_t::replace) + "\n";
+}
+
+std::string Table::markdown() const {
+  const auto line = [](const std::vector<std::string>& cells) {
+    std::string text = "|";
+    for (const std::string& cell : cells) {
+      text += ' ';
+      for (const char c : cell) text += c == '|' ? std::string("\\|") : std::string(1, c);
+      text += " |";
+    }
+    return text + '\n';
+  };
+  std::string out = line(columns_) + '|';
+  for (size_t c = 0; c < columns_.size(); ++c) out += "---|";
+  out += '\n';
+  for (const auto& row : rows_) {
+    std::vector<std::string> cells;
+    for (const Cell& cell : row) cells.push_back(cell_text(cell, decimals_));
+    out += line(cells);
+  }
+  return out;
 }
 
 }  // namespace prism::cli

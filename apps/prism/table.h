@@ -10,10 +10,11 @@ namespace prism::cli {
 /// Nothing, text, a count or a figure.
 using Cell = std::variant<std::monostate, std::string, int64_t, double>;
 
-enum class TableFormat { kText, kCsv, kJson };
+enum class TableFormat { kText, kCsv, kJson, kMarkdown };
 
-/// Rows under named columns, printed as aligned text, CSV or a JSON array of objects. NaN and nothing are "-"
-/// in text, empty in CSV and null in JSON; bytes that are not UTF-8 never reach the JSON.
+/// Rows under named columns, printed as aligned text, CSV, Markdown or a JSON array of objects. NaN and
+/// nothing are "-" in text and Markdown, empty in CSV and null in JSON; bytes that are not UTF-8 never reach
+/// the JSON.
 class Table {
  public:
   /// `decimals` of figures in text.
@@ -30,6 +31,7 @@ class Table {
   std::string text() const;
   std::string csv() const;
   std::string json() const;
+  std::string markdown() const;
 
   std::vector<std::string> columns_;
   std::vector<std::vector<Cell>> rows_;

@@ -3,14 +3,20 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include "mixers/input_conv.h"
 #include "mixers/parameters.h"
+#include "prism/core/error.h"
 #include "prism/ops/norm.h"
 
 namespace prism {
 
-Block::Block(const MixerSpec& spec, int64_t width, int64_t ffn_width, int64_t max_length)
+Block::Block(const MixerSpec& spec, int64_t width, int64_t ffn_width, int64_t max_length, int64_t input_conv)
     : whole_(spec.is_whole_block()) {
-  mixer_ = register_module("mixer", spec.build(width, max_length));
+  if (whole_ && input_conv > 0)
+    usage_error("model: input_conv = {} does not go before a whole block", input_conv);
+  std::shared_ptr<Mixer> mixer = spec.build(width, max_length);
+  if (input_conv > 0) mixer = std::make_shared<InputConv>(std::move(mixer), width, input_conv);
+  mixer_ = register_module("mixer", std::move(mixer));
   if (whole_) return;
   mixer_norm_ = register_parameter("mixer_norm", initial::ones({width}));
   ffn_norm_ = register_parameter("ffn_norm", initial::ones({width}));

@@ -58,6 +58,10 @@ void check_model(const RecommenderConfig& config, int64_t items) {
         config.blocks);
 }
 
+int64_t ffn_width(const RecommenderConfig& config) {
+  return config.ffn_width > 0 ? config.ffn_width : config.width * config.ffn_multiple;
+}
+
 }  // namespace
 
 ModelSpec::ModelSpec(const std::string& pattern) : mixer(pattern) { model.mixer = pattern; }
@@ -105,8 +109,8 @@ Recommender::Recommender(const ModelSpec& spec, int64_t items, uint64_t seed)
   for (int64_t i = 0; i < m.config.blocks; ++i)
     m.blocks.push_back(
         register_module("block" + std::to_string(i + 1),
-                        std::make_shared<Block>(spec.mixer.of_block(i), width, width * m.config.ffn_multiple,
-                                                m.config.max_length)));
+                        std::make_shared<Block>(spec.mixer.of_block(i), width, ffn_width(m.config),
+                                                m.config.max_length, m.config.input_conv)));
   m.final_norm = register_parameter("final_norm", initial::ones({width}));
   if (spec.mixer.of_block(m.config.blocks - 1).is_whole_block())
     m.final_norm_bias = register_parameter("final_norm_bias", initial::zeros({width}));

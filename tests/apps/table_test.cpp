@@ -25,6 +25,14 @@ TEST(Table, TextIsAligned) {
             "say \"b\"               -      -\n");
 }
 
+TEST(Table, MarkdownEscapesBars) {
+  Table table({"a|b", "share"}, 2);
+  table.add({"x", 0.5});
+  table.add({"y|z", std::monostate{}});
+  EXPECT_EQ(table.to_string(TableFormat::kMarkdown),
+            "| a\\|b | share |\n|---|---|\n| x | 0.50 |\n| y\\|z | - |\n");
+}
+
 TEST(Table, CsvQuotesWhereNeeded) {
   EXPECT_EQ(sample().to_string(TableFormat::kCsv),
             "item,count,share\n\"Misérables, Les\",12345,0.25\n\"say \"\"b\"\"\",,\n");

@@ -9,6 +9,7 @@
 #include <utility>
 #include <vector>
 
+#include "mixers/input_conv.h"
 #include "prism/core/config.h"
 #include "prism/mixers/mixer.h"
 
@@ -23,6 +24,7 @@ struct MixerCase {
   /// does: Newton-Schulz and norms inside the learning memory.
   double amplifies = 1;
   int64_t max_length = 64;
+  int64_t input_conv = 0;  ///< a convolution of this width before the mixer
 };
 
 inline void PrintTo(const MixerCase& c, std::ostream* out) { *out << c.name; }
@@ -149,6 +151,8 @@ inline std::vector<MixerCase> mixer_cases() {
       {"sasrec_block_post", "sasrec_block", {{"norm", "post"}}},
       {"hstu", "hstu"},
       {"hstu_without_time", "hstu", {{"time_bias", "false"}, {"key_width", "3"}, {"value_width", "5"}}},
+      {.name = "conv_then_gated_delta_net", .mixer = "gated_delta_net", .input_conv = 4},
+      {.name = "conv_then_attention", .mixer = "softmax_attention", .input_conv = 3},
   };
 }
 
@@ -158,7 +162,8 @@ inline std::shared_ptr<Mixer> build(const MixerCase& c, uint64_t seed = 1) {
   Settings settings;
   spec->bind(settings, "mixer");
   for (const auto& [name, value] : c.settings) settings.set_text(name, value, "test");
-  auto mixer = spec->build(c.width, c.max_length);
+  std::shared_ptr<Mixer> mixer = spec->build(c.width, c.max_length);
+  if (c.input_conv > 0) mixer = std::make_shared<InputConv>(mixer, c.width, c.input_conv);
   mixer->to(at::kDouble);
   const at::NoGradGuard no_gradient;
   for (auto& parameter : mixer->parameters())

@@ -20,12 +20,17 @@ struct RecommenderConfig {
   int64_t width = 64, blocks = 2, ffn_multiple = 4, max_length = 200;
   double dropout = 0.2;
   bool time_gaps = false, cosine = false;
+  int64_t ffn_width = 0, input_conv = 0;
   static constexpr auto fields = std::tuple{
       Field{"mixer", &RecommenderConfig::mixer, Any{}, "",
             "sequence mixer of every block, or a pattern that the blocks repeat: prism*3,softmax_attention"},
       Field{"width", &RecommenderConfig::width, Range{1, 65536}, "", "model width D"},
       Field{"blocks", &RecommenderConfig::blocks, Range{1, 1024}, "", "number of blocks"},
       Field{"ffn_multiple", &RecommenderConfig::ffn_multiple, Range{1, 64}, "", "FFN width in units of D"},
+      Field{"ffn_width", &RecommenderConfig::ffn_width, Range{0, 1048576}, "",
+            "FFN width; 0 means ffn_multiple times D"},
+      Field{"input_conv", &RecommenderConfig::input_conv, Range{0, 64}, "tokens",
+            "width of a causal convolution with SiLU before every mixer; 0: none"},
       Field{"max_length", &RecommenderConfig::max_length, Range{1, 1000000}, "items",
             "longest history the model reads (T)"},
       Field{"dropout", &RecommenderConfig::dropout, Range{0, 0.99}, "",

@@ -1,0 +1,213 @@
+#include "prism/train/probe.h"
+
+#include <ATen/TensorOperators.h>
+#include <ATen/ops/arange.h>
+#include <ATen/ops/matmul.h>
+#include <ATen/ops/tensor.h>
+
+#include <algorithm>
+#include <chrono>
+#include <cmath>
+#include <memory>
+
+#include "prism/core/error.h"
+#include "prism/ops/softmax_loss.h"
+#include "prism/train/interrupt.h"
+#include "prism/train/optimiser.h"
+#include "prism/train/train_config.h"
+
+namespace prism {
+namespace {
+
+constexpr int64_t kTestBatch = 256, kBlocks = 2, kWarmup = 100;
+constexpr double kClipNorm = 1;
+
+/// Sizes of a task under one setting.
+struct Sizes {
+  int64_t count, values, width, updates;
+};
+/// In the order of ProbeTask: solvable, paper.
+constexpr Sizes kSizes[][2] = {
+    {{2, 8, 64, 10'000}, {4, 16, 16, 10'000}},   // mqar
+    {{2, 8, 32, 10'000}, {2, 10, 16, 10'000}},   // poly_recall
+    {{2, 8, 64, 10'000}, {3, 16, 16, 10'000}},   // var_tracking
+    {{3, 2, 16, 10'000}, {3, 2, 16, 10'000}},    // parity
+    {{1, 8, 16, 10'000}, {1, 28, 16, 10'000}},   // local_xor
+    {{1, 10, 32, 10'000}, {1, 16, 16, 10'000}},  // modulo_add
+    {{1, 8, 16, 10'000}, {1, 16, 16, 10'000}},   // palindrome
+    {{1, 16, 16, 10'000}, {1, 16, 16, 10'000}},  // silence_gate
+    {{1, 16, 16, 10'000}, {1, 16, 16, 10'000}},  // mux
+};
+
+double steady_seconds() {
+  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
+}
+
+/// Samples packed for the model; `last` are the positions that are scored.
+struct ProbeBatch {
+  Batch inputs;
+  at::Tensor last, labels;
+};
+
+ProbeBatch make_batch(const Probe& probe, uint64_t seed, ProbePart part, int64_t first, int64_t count,
+                      c10::Device device) {
+  const int64_t length = probe.shape().length;
+  std::vector<int64_t> tokens, labels;
+  tokens.reserve(static_cast<size_t>(count * length));
+  for (int64_t i = 0; i < count; ++i) {
+    const ProbeSample sample = probe.sample(seed, part, static_cast<uint64_t>(first + i));
+    tokens.insert(tokens.end(), sample.tokens.begin(), sample.tokens.end());
+    labels.push_back(sample.label);
+  }
+  const auto lengths = std::vector<int64_t>(static_cast<size_t>(count), length);
+  return {.inputs = {.items = at::tensor(tokens, at::kLong).to(device),
+                     .gaps = {},
+                     .packing = Packing::packed(lengths)},
+          .last = at::arange(length - 1, count * length, length, at::kLong).to(device),
+          .labels = at::tensor(labels, at::kLong).to(device)};
+}
+
+NamedTensors trainable(const Recommender& model) {
+  NamedTensors parameters;
+  for (const auto& own : model.named_parameters()) parameters.emplace_back(own.key(), own.value());
+  return parameters;
+}
+
+/// One training in progress.
+class ProbeTrainer {
+ public:
+  ProbeTrainer(const ProbeRecipe& recipe, ProbeTask task, c10::Device device)
+      : recipe_(recipe),
+        probe_(recipe.probe(task)),
+        seed_(static_cast<uint64_t>(recipe.run.seed)),
+        device_(device),
+        model_(make_probe_model(recipe)) {
+    model_->to(device);
+    optimiser_ = std::make_unique<AdamW>(trainable(*model_), AdamW::Options{});
+    rate_.learning_rate = recipe.config.rate;
+    rate_.warmup = kWarmup;
+  }
+
+  ProbeResult run(const std::function<void(int64_t, double)>& told) {
+    const ProbeConfig& config = recipe_.config;
+    const InterruptGuard interrupts;
+    double training = 0;
+    while (result_.updates < config.updates && !(result_.signal = InterruptGuard::pending())) {
+      const double started = steady_seconds();
+      update();
+      training += steady_seconds() - started;
+      if (result_.updates % config.check_every != 0) continue;
+      const double valid = accuracy(ProbePart::kValid, (config.test_samples + 7) / 8);
+      result_.curve.emplace_back(result_.updates, valid);
+      if (told) told(result_.updates, valid);
+      if (valid >= config.stop_at) break;
+    }
+    const auto positions = static_cast<double>(result_.updates * config.batch * config.length);
+    result_.positions_per_second = training > 0 ? positions / training : 0;
+    return finish();
+  }
+
+ private:
+  void update() {
+    model_->train();
+    const ProbeBatch batch =
+        make_batch(probe_, seed_, ProbePart::kTrain, result_.updates * recipe_.config.batch,
+                   recipe_.config.batch, device_);
+    const at::Tensor h = model_->forward(batch.inputs).index_select(0, batch.last);
+    const at::Tensor loss = full_softmax_loss(h, model_->item_vectors(), batch.labels);
+    const at::Tensor auxiliary = model_->auxiliary_loss();
+    (auxiliary.defined() ? loss + auxiliary : loss).backward();
+    clip_gradients(optimiser_->parameters(), kClipNorm);
+    optimiser_->step(learning_rate_at(rate_, result_.updates, recipe_.config.updates));
+    optimiser_->zero_grad();
+    ++result_.updates;
+    if (result_.updates % recipe_.config.check_every == 0)
+      check(std::isfinite(loss.item<double>()),
+            "probe {}: the loss is not a number any more after {} updates", enum_name(probe_.task()),
+            result_.updates);
+  }
+
+  double accuracy(ProbePart part, int64_t samples) {
+    const at::NoGradGuard no_gradient;
+    model_->eval();
+    int64_t right = 0;
+    for (int64_t first = 0; first < samples; first += kTestBatch) {
+      const ProbeBatch batch =
+          make_batch(probe_, seed_, part, first, std::min(kTestBatch, samples - first), device_);
+      const at::Tensor h = model_->forward(batch.inputs).index_select(0, batch.last);
+      right += at::matmul(h, model_->item_vectors().t()).argmax(1).eq(batch.labels).sum().item<int64_t>();
+    }
+    return static_cast<double>(right) / static_cast<double>(samples);
+  }
+
+  ProbeResult finish() {
+    const double started = steady_seconds();
+    if (!result_.signal) result_.accuracy = accuracy(ProbePart::kTest, recipe_.config.test_samples);
+    result_.test_seconds = steady_seconds() - started;
+    result_.seconds = steady_seconds() - started_;
+    result_.chance = probe_.chance();
+    result_.state_size = model_->state_size(recipe_.config.length);
+    for (const auto& [part, count] : model_->parameter_counts()) result_.parameters += count;
+    return result_;
+  }
+
+  const ProbeRecipe& recipe_;
+  Probe probe_;
+  uint64_t seed_;
+  c10::Device device_;
+  std::shared_ptr<Recommender> model_;
+  std::unique_ptr<AdamW> optimiser_;
+  TrainConfig rate_;
+  ProbeResult result_;
+  double started_ = steady_seconds();
+};
+
+}  // namespace
+
+ProbeRecipe::ProbeRecipe(const std::string& mixer) : model(mixer) {
+  model.model.width = 16, model.model.blocks = kBlocks, model.model.dropout = 0;
+  settings.bind("run", run);
+  settings.bind("probe", config);
+  model.bind(settings);
+}
+
+void ProbeRecipe::fit_to(ProbeTask task) {
+  const Sizes& sizes = kSizes[static_cast<size_t>(task)][static_cast<size_t>(config.setting)];
+  const auto choose = [&](const char* name, int64_t& member, int64_t value) {
+    if (!settings.is_assigned(name) || (member == 0 && value != 0)) member = value;
+  };
+  choose("probe.count", config.count, sizes.count);
+  choose("probe.values", config.values, sizes.values);
+  choose("probe.updates", config.updates, sizes.updates);
+  choose("model.width", model.model.width, sizes.width);
+  choose("model.max_length", model.model.max_length, config.length);
+  for (const Setting& setting : settings.all())
+    if (setting.section.starts_with("mixer") && setting.name == "heads" && !setting.assigned)
+      setting.assign(int64_t{1});
+}
+
+Probe ProbeRecipe::probe(ProbeTask task) const {
+  return Probe(task, {.vocabulary = config.vocabulary,
+                      .length = config.length,
+                      .count = config.count,
+                      .values = config.values});
+}
+
+std::shared_ptr<Recommender> make_probe_model(const ProbeRecipe& recipe) {
+  const at::NoGradGuard no_gradient;
+  auto model = std::make_shared<Recommender>(recipe.model, recipe.config.vocabulary,
+                                             static_cast<uint64_t>(recipe.run.seed));
+  // The recommender's small initial item vectors would be drowned by the first mixer's output.
+  const double length = std::sqrt(static_cast<double>(recipe.model.model.width));
+  for (const auto& own : model->named_parameters(/*recurse=*/false))
+    if (own.key().ends_with("embedding")) own.value().mul_(1 / (own.value().std().item<double>() * length));
+  return model;
+}
+
+ProbeResult train_probe(const ProbeRecipe& recipe, ProbeTask task, c10::Device device,
+                        const std::function<void(int64_t, double)>& told) {
+  check(recipe.config.updates > 0, "probe: the recipe was not fitted to the task");
+  return ProbeTrainer(recipe, task, device).run(told);
+}
+
+}  // namespace prism
