@@ -21,16 +21,18 @@
 namespace prism::cli {
 namespace {
 
+void report_unknown(const std::string& name, const std::vector<std::string>& unknown) {
+  if (unknown.empty()) return;
+  const size_t shown = std::min<size_t>(unknown.size(), 5);
+  std::vector<std::string> names;
+  for (size_t i = 0; i < shown; ++i) names.push_back("\"" + shortened(unknown[i]) + "\"");
+  warn("{}{} unknown {} skipped: {}{}", name, unknown.size(), unknown.size() == 1 ? "item is" : "items are",
+       fmt::join(names, ", "), shown < unknown.size() ? ", ..." : "");
+}
+
 /// `name`: of the list, where there are several.
 void report(const std::string& name, const Recommendations& list) {
-  if (!list.unknown.empty()) {
-    const size_t shown = std::min<size_t>(list.unknown.size(), 5);
-    std::vector<std::string> names;
-    for (size_t i = 0; i < shown; ++i) names.push_back("\"" + shortened(list.unknown[i]) + "\"");
-    warn("{}{} unknown {} skipped: {}{}", name, list.unknown.size(),
-         list.unknown.size() == 1 ? "item is" : "items are", fmt::join(names, ", "),
-         shown < list.unknown.size() ? ", ..." : "");
-  }
+  report_unknown(name, list.unknown);
   if (!list.note.empty()) info("{}{}", name, list.note);
 }
 
@@ -128,13 +130,15 @@ class Recommend : public Command {
     const int64_t users = log.users.size();
     Progress progress("recommend", users, "users");
     int64_t done = 0;
-    service.recommend_all(log, options_, [&](int64_t first, const BatchRecommendations& lists) {
+    const auto write = [&](int64_t first, const BatchRecommendations& lists) {
       write_block(log, service, first, lists, writer);
       done += static_cast<int64_t>(lists.found.size());
       progress.advance(static_cast<int64_t>(lists.found.size()));
       return InterruptGuard::pending() == 0;
-    });
+    };
+    const std::vector<std::string> unknown = service.recommend_all(log, options_, write);
     progress.finish();
+    report_unknown("", unknown);
     const int signal = InterruptGuard::pending();
     if (signal == 0 || done == users) return 0;
     warn("stopped after {} of {} users{}", with_commas(done), with_commas(users),

@@ -10,6 +10,7 @@
 #include <fstream>
 #include <system_error>
 #include <utility>
+#include <vector>
 
 #include "prism/core/error.h"
 #include "prism/core/text.h"
@@ -18,6 +19,8 @@ namespace prism {
 namespace {
 
 namespace fs = std::filesystem;
+
+constexpr std::string_view kTemporaryMark = ".tmp-";
 
 [[noreturn]] void fail_with_errno(const char* action, const fs::path& path) {
   fail("cannot {} {}: {}", action, path.string(), std::strerror(errno));
@@ -52,7 +55,7 @@ AtomicFile::AtomicFile(fs::path path) : path_(link_target(path)) {
   check(!fs::exists(status) || fs::is_regular_file(status), "cannot write {}: it is not a regular file",
         path_.string());
   temporary_ = path_;
-  temporary_ += ".tmp-" + std::to_string(::getpid());
+  temporary_ += std::string(kTemporaryMark) + std::to_string(::getpid());
   file_ = std::fopen(temporary_.c_str(), "wb");
   if (!file_) fail_with_errno("write", path_);
   keep_permissions(path_, file_);
@@ -81,6 +84,19 @@ void AtomicFile::commit() {
     fail_with_errno("write", path_);
   }
   flush_folder(path_.has_parent_path() ? path_.parent_path() : fs::path("."));
+}
+
+void remove_abandoned_files(const fs::path& folder) {
+  const auto is_temporary = [](const std::string& name) {
+    const size_t mark = name.rfind(kTemporaryMark);
+    return mark != name.npos && mark + kTemporaryMark.size() < name.size() &&
+           name.find_first_not_of("0123456789", mark + kTemporaryMark.size()) == name.npos;
+  };
+  std::vector<fs::path> abandoned;
+  for (const fs::directory_entry& entry : fs::recursive_directory_iterator(folder))
+    if (entry.is_regular_file() && is_temporary(entry.path().filename().string())) abandoned.push_back(entry);
+  std::error_code ignored;
+  for (const fs::path& path : abandoned) fs::remove(path, ignored);
 }
 
 void write_file(const fs::path& path, std::string_view content) {

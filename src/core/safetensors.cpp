@@ -213,4 +213,21 @@ void write_safetensors(const fs::path& path, const Safetensors& content) {
   file.commit();
 }
 
+std::string checksum_of(const Safetensors& content) {
+  uint32_t crc = 0;
+  const auto add = [&crc](std::string_view text) { crc = crc32_of(text.data(), text.size(), crc); };
+  for (const auto& [key, value] : content.metadata) {
+    if (key == "checksum") continue;
+    add(key);
+    add(value);
+  }
+  for (const auto& [name, tensor] : content.tensors) {
+    const at::Tensor bytes = tensor.detach().cpu().contiguous();
+    add(name);
+    add(fmt::format("[{}]", fmt::join(tensor.sizes(), ",")));
+    add({static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()});
+  }
+  return fmt::format("crc32:{:08x}", crc);
+}
+
 }  // namespace prism

@@ -83,14 +83,24 @@ void Utf16Decoder::append(std::string_view bytes, std::string& out) {
 void Utf16Decoder::append_unit(unsigned unit, std::string& out) {
   const bool low = unit >= 0xDC00 && unit <= 0xDFFF;
   if (high_ != 0) {
-    append_utf8(low ? 0x10000 + ((high_ - 0xD800) << 10) + (unit - 0xDC00) : kReplacement, out);
+    if (low)
+      append_utf8(0x10000 + ((high_ - 0xD800) << 10) + (unit - 0xDC00), out);
+    else
+      append_unpaired(out);
     high_ = 0;
     if (low) return;
   }
   if (unit >= 0xD800 && unit <= 0xDBFF)
     high_ = unit;
+  else if (low)
+    append_unpaired(out);
   else
-    append_utf8(low ? kReplacement : unit, out);
+    append_utf8(unit, out);
+}
+
+void Utf16Decoder::append_unpaired(std::string& out) {
+  append_utf8(kReplacement, out);
+  ++unpaired_;
 }
 
 }  // namespace prism

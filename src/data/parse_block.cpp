@@ -179,6 +179,7 @@ class Parser {
     if (config_.min_rating <= DataConfig{}.min_rating) return true;
     std::string_view text = field(layout_.rating);
     while (text.starts_with(' ')) text.remove_prefix(1);
+    if (text.starts_with('+') && !text.starts_with("+-")) text.remove_prefix(1);
     double rating = 0;
     const auto [stop, error] = std::from_chars(text.data(), text.data() + text.size(), rating);
     if (error != std::errc{} || !is_blank({stop, static_cast<size_t>(text.data() + text.size() - stop)}))

@@ -44,7 +44,10 @@ TextBlocks::TextBlocks(const std::filesystem::path& path, Encoding encoding)
     : name_(path.string()), source_(path) {
   read_more(4);
   drop_mark(encoding);
-  while (!at_end_ && pending_.size() < kHeadBytes) read_more(kHeadBytes - pending_.size());
+  const auto has_line = [&] {
+    return pending_.find('\n') != pending_.npos || pending_.size() > kOpenQuoteBytes;
+  };
+  while (!at_end_ && (pending_.size() < kHeadBytes || !has_line())) read_more(kHeadBytes);
 }
 
 void TextBlocks::drop_mark(Encoding encoding) {
@@ -76,6 +79,7 @@ void TextBlocks::read_more(size_t bytes) {
   }
   at_end_ = got == 0;
   check(!at_end_ || !utf16_ || !utf16_->unfinished(), "{}: the UTF-16 text ends inside a character", name_);
+  check(!utf16_ || utf16_->unpaired() == 0, "{}: not UTF-16: it holds half of a surrogate pair", name_);
 }
 
 size_t TextBlocks::whole_records() const {

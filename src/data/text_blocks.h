@@ -17,7 +17,8 @@ class TextBlocks {
  public:
   TextBlocks(const std::filesystem::path& path, Encoding encoding);
 
-  /// The text from the beginning, at least `kHeadBytes` of it when the file is longer. Before any next().
+  /// The text from the beginning, at least `kHeadBytes` and a whole line of it when the file is longer.
+  /// Before any next().
   const std::string& head() const { return pending_; }
   /// With quoting, a line break inside a quoted field of `separator` does not end a record.
   void set_quoting(const std::string& separator) { quoting_ = separator; }

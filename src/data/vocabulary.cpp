@@ -133,7 +133,9 @@ Vocabulary Vocabulary::load(const std::filesystem::path& path) {
   for (size_t begin = 0; begin < text.size();) {
     const size_t end = std::min(text.find('\n', begin), text.size());
     const int64_t line = vocabulary.size();
-    const std::string name = unescaped(std::string_view(text).substr(begin, end - begin));
+    std::string_view line_text = std::string_view(text).substr(begin, end - begin);
+    if (line_text.ends_with('\r')) line_text.remove_suffix(1);  // files of other programs; save() escapes it
+    const std::string name = unescaped(line_text);
     check(vocabulary.add(name) == line, "{} line {}: \"{}\" occurs twice", path.string(),
           with_commas(line + 1), shortened(name));
     begin = end + 1;

@@ -249,7 +249,7 @@ std::vector<std::pair<std::string, int64_t>> Recommender::parameter_counts() con
     parts.back().second += count;
   };
   for (const auto& own : named_parameters(/*recurse=*/false))
-    if (own.key() != "final_norm")
+    if (!own.key().starts_with("final_norm"))
       add(own.key().substr(0, own.key().find('_')) + " embedding", own.value().numel());
   for (size_t i = 0; i < impl_->blocks.size(); ++i)
     for (const auto& own : impl_->blocks[i]->named_parameters()) {

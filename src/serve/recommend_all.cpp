@@ -9,6 +9,7 @@ namespace prism {
 namespace {
 
 constexpr int64_t kUsersAtOnce = 4096;
+constexpr int64_t kEntriesAtOnce = int64_t{1} << 24;  // of the lists that wait to be written: 192 MiB
 
 /// Histories of a block of users in the model's item indices.
 struct Block {
@@ -62,7 +63,7 @@ at::Tensor block_vectors(Recommender& model, const Block& block, int64_t ticks) 
 
 }  // namespace
 
-void RecommenderService::recommend_all(
+std::vector<std::string> RecommenderService::recommend_all(
     const Interactions& log, const RecommendOptions& options,
     const std::function<bool(int64_t, const BatchRecommendations&)>& write) {
   if (options.top < 1) usage_error("recommend: top is {}, expected at least 1", options.top);
@@ -70,8 +71,10 @@ void RecommenderService::recommend_all(
   const ItemBits bits = impl_->item_bits(options, unknown);
   const std::vector<int32_t> model_item = match_items(log.items, impl_->parts.items);
   const int64_t k = std::min(options.top, items());
-  for (int64_t first = 0; first < log.users.size(); first += kUsersAtOnce) {
-    const int64_t last = std::min(first + kUsersAtOnce, log.users.size());
+  const int64_t users_at_once =
+      std::clamp<int64_t>(kEntriesAtOnce / std::max<int64_t>(k, 1), 1, kUsersAtOnce);
+  for (int64_t first = 0; first < log.users.size(); first += users_at_once) {
+    const int64_t last = std::min(first + users_at_once, log.users.size());
     const Block block(log, model_item, first, last);
     const at::Tensor vectors = block_vectors(*impl_->parts.model, block, ticks_per_second(log));
     BatchRecommendations lists{.top = k, .items = {}, .scores = {}, .found = {}};
@@ -92,8 +95,9 @@ void RecommenderService::recommend_all(
       if (block.items[static_cast<size_t>(u)].empty())
         top_items(impl_->popularity, users, k, lists.items.data() + u * k, lists.scores.data() + u * k,
                   lists.found.data() + u);
-    if (!write(first, lists)) return;
+    if (!write(first, lists)) break;
   }
+  return unknown;
 }
 
 }  // namespace prism

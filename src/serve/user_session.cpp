@@ -12,7 +12,7 @@
 namespace prism {
 namespace {
 
-constexpr auto kFormat = "prism session 1";
+constexpr auto kFormat = "prism session 2";
 
 at::Tensor row_of(const std::vector<int64_t>& values, c10::Device device) {
   return at::tensor(values, at::kLong).to(device);
@@ -123,6 +123,7 @@ void UserSession::save(const std::filesystem::path& path) const {
     for (const auto& [name, value] : impl_->state.blocks[block].tensors)
       file.tensors[prefix + "state." + name] = value;
   }
+  file.metadata["checksum"] = checksum_of(file);
   write_safetensors(path, file);
 }
 
@@ -132,6 +133,9 @@ UserSession RecommenderService::restore(const std::filesystem::path& path) {
   check(format != file.metadata.end() && format->second == kFormat,
         "{}: not a session of this version (format \"{}\", expected \"{}\")", path.string(),
         format == file.metadata.end() ? "" : format->second, kFormat);
+  const auto checksum = file.metadata.find("checksum");
+  check(checksum != file.metadata.end() && checksum->second == checksum_of(file),
+        "{}: the session was damaged or edited (its checksum does not fit)", path.string());
   check(number(file, "weights", path.string()) == impl_->weights_fingerprint(),
         "{}: the session belongs to a model with other weights; start a new one from the history",
         path.string());

@@ -34,24 +34,6 @@ TrainState parse_state(const std::string& json, const std::string& file) {
   return state;
 }
 
-/// CRC-32 over everything but itself.
-std::string checksum_of(const Safetensors& content) {
-  uint32_t crc = 0;
-  const auto add = [&crc](std::string_view text) { crc = crc32_of(text.data(), text.size(), crc); };
-  for (const auto& [key, value] : content.metadata) {
-    if (key == "checksum") continue;
-    add(key);
-    add(value);
-  }
-  for (const auto& [name, tensor] : content.tensors) {
-    const at::Tensor bytes = tensor.detach().cpu().contiguous();
-    add(name);
-    add(shape_text(tensor));
-    add({static_cast<const char*>(bytes.const_data_ptr()), bytes.nbytes()});
-  }
-  return fmt::format("crc32:{:08x}", crc);
-}
-
 void check_version(const std::string& text, const std::string& file) {
   int64_t version = 0;
   const auto [end, error] = std::from_chars(text.data(), text.data() + text.size(), version);

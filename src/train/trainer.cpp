@@ -100,6 +100,7 @@ int Trainer::run(const Validate& validate) {
   while (!finished()) {
     if (const int signal = train_epoch()) return signal;
     close_epoch(validate);
+    if (const int signal = InterruptGuard::pending()) return signal;
   }
   return 0;
 }
@@ -298,9 +299,12 @@ MemoryEstimate estimate_memory(const Recipe& recipe, int64_t parameters) {
   // and on the SASRec block (resident size over a step), rounded up.
   constexpr int64_t kFloatsABlock = 60, kFloatsOutside = 12;
   const RecommenderConfig& model = recipe.model.model;
-  const int64_t positions = recipe.train.batch_size * model.max_length;
-  const int64_t floats = positions * model.width * (model.blocks * kFloatsABlock + kFloatsOutside);
-  return {.weights = parameters * 4 * int64_t{sizeof(float)}, .activations = floats * int64_t{sizeof(float)}};
+  const double positions = double(recipe.train.batch_size) * double(model.max_length);
+  const double bytes =
+      positions * double(model.width) * double(model.blocks * kFloatsABlock + kFloatsOutside) * 4;
+  constexpr double kMost = 0x1p62;  // no machine has it; an int64 does
+  return {.weights = parameters * 4 * int64_t{sizeof(float)},
+          .activations = static_cast<int64_t>(std::min(bytes, kMost))};
 }
 
 }  // namespace prism

@@ -180,6 +180,7 @@ class Session {
     if (resuming()) {
       folder_ = RunFolder::open(request_.resume);
       lock_ = std::make_unique<RunLock>(folder_->root());
+      remove_abandoned_files(folder_->root());
       require_writable_folder(folder_->last().parent_path(), bytes_needed());
     } else {
       folder_ = RunFolder::create(default_folder(recipe_), bytes_needed());

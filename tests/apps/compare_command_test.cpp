@@ -162,7 +162,7 @@ TEST_F(CompareCommand, ProbesAndSpeedGiveAGrid) {
 }
 
 TEST_F(CompareCommand, ProbeTellsChanceBesideAccuracy) {
-  const std::string sizes = " --updates 4 --batch 4 --test-samples 16 --length 16";
+  const std::string sizes = " --updates 4 --batch 4 --test-samples 16 --length 40";
   const Outcome all = run_prism("probe all --json --seed 3" + sizes);
   ASSERT_EQ(all.status, 0) << all.err;
   ASSERT_EQ(all.json().size(), 9U);

@@ -76,7 +76,8 @@ TEST_F(RunCommands, ListsThatNameNothingAreRefused) {
   const Outcome allow = run_prism("recommend " + run() + " --items i1 --allow ''");
   EXPECT_EQ(allow.status, 1);
   EXPECT_THAT(allow.err, HasSubstr("names no item"));
-  EXPECT_THAT(run_prism("recommend " + run() + " --user ''").err, HasSubstr("user \"\" is not among the 30 users"));
+  EXPECT_THAT(run_prism("recommend " + run() + " --user ''").err,
+              HasSubstr("user \"\" is not among the 30 users"));
   EXPECT_THAT(run_prism("recommend " + run() + " --input " + path("")).err, HasSubstr("is a folder"));
 }
 

@@ -47,6 +47,16 @@ TEST_F(Files, AtomicFileAppearsOnlyWhenCommitted) {
   EXPECT_EQ(read_file(folder_ / "a"), std::string("new\0x", 5));
 }
 
+TEST_F(Files, WhatKilledProcessesLeftIsRemoved) {
+  fs::create_directories(folder_ / "below");
+  for (const char* name : {"kept", "kept.tmp-a1", "kept.tmp-", "gone.tmp-123", "below/gone.tmp-9"})
+    write_file(folder_ / name, "x");
+  remove_abandoned_files(folder_);
+  EXPECT_EQ(entries(), 4U);
+  EXPECT_FALSE(fs::exists(folder_ / "gone.tmp-123"));
+  EXPECT_TRUE(fs::is_empty(folder_ / "below"));
+}
+
 TEST_F(Files, LinksAndPermissionsStay) {
   write_file(folder_ / "target", "old");
   fs::permissions(folder_ / "target", fs::perms::owner_read | fs::perms::owner_write);

@@ -66,6 +66,9 @@ const std::vector<BadInput> kCases = {
      "\x7f"
      "ELF\x02\x01\x01\0\0\0user_id,item_id\n"s,
      {"line 1", "NUL byte", "binary"}},
+    {"UTF-16 with half a pair",
+     "\xFF\xFEu\0,\0i\0\n\0a\0,\0\x3D\xD8\n\0"s,
+     {"not UTF-16", "half of a surrogate pair"}},
     {"UTF-16 without mark", "u\0s\0e\0r\0,\0i\0t\0e\0m\0\n\0"s, {"line 1", "NUL byte", "--encoding utf16"}},
     {"not UTF-8 though told so",
      "user_id,item_id\nu,a\nu,caf\xE9\n",

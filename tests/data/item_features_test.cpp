@@ -57,7 +57,7 @@ std::string error_of(const std::string& file) {
 }
 
 TEST(ItemFeatures, RowsFollowTheIdsAndAreScaled) {
-  write_file(path("ids.txt"), "c\nunknown\na\n");
+  write_file(path("ids.txt"), "c\r\nunknown\r\na\r\n");
   write_file(path("good.npy"), npy("<f4", "(3, 2)", floats({3, 4, 1, 1, 0, 2})));
   const at::Tensor expected = at::tensor({0.F, 1.F, 0.F, 0.F, 0.6F, 0.8F}).view({3, 2});
   EXPECT_TRUE(at::allclose(read(path("good.npy")), expected));

@@ -94,6 +94,12 @@ TEST(Reader, ColumnsByNameByPositionAndWithoutHeader) {
               ElementsAre("b", "a"));
 }
 
+TEST(Reader, AHeaderLongerThanTheHeadIsRead) {
+  std::string header = "user_id,item_id", row = "u1,a";
+  for (int i = 0; i < 20000; ++i) header += ",column" + std::to_string(i), row += ",0";
+  EXPECT_THAT(ids(read_text(header + "\n" + row + "\n"), "u1"), ElementsAre("a"));
+}
+
 TEST(Reader, IdsAreTextAndUsersAreNotItems) {
   const Interactions log = read_text("user_id,item_id\n007, x \n7,007\n");
   EXPECT_EQ(log.users.size(), 2);
@@ -102,7 +108,7 @@ TEST(Reader, IdsAreTextAndUsersAreNotItems) {
 }
 
 TEST(Reader, SelectsRowsByRatingAndEventButIndexesTheWholeFile) {
-  const std::string text = "user_id,item_id,rating,event\nu,low,1,view\nu,b,4,buy\nu,a,5,view\n";
+  const std::string text = "user_id,item_id,rating,event\nu,low,1,view\nu,b,+4,buy\nu,a,5,view\n";
   ReadReport report;
   const TempFile file("log.csv", text);
   DataConfig config = config_for(file.path());

@@ -43,25 +43,27 @@ TEST(RecommenderService, ListsItemsInTheRanksThatEvaluateCounts) {
 TEST(RecommenderService, AllUsersGetTheListsOfSingleUsers) {
   const Interactions log = small_log(150, 70, 30);
   RecommenderService service = small_service("prism", 70, true);
-  const RecommendOptions options{.top = 9, .exclude = {"i3", "i4"}};
+  const RecommendOptions options{.top = 9, .exclude = {"i3", "i4", "new"}};
   const int threads = at::get_num_threads();
   for (const int n : {1, 2}) {
     at::set_num_threads(n);
     int64_t users = 0;
-    service.recommend_all(log, options, [&](int64_t first, const BatchRecommendations& lists) {
-      EXPECT_EQ(first, users);
-      for (size_t u = 0; u < lists.found.size(); ++u, ++users) {
-        const auto single = service.recommend(names_of(log.history(users)), options, log.times(users));
-        EXPECT_EQ(lists.found[u], static_cast<int64_t>(single.items.size()));
-        for (size_t i = 0; i < single.items.size(); ++i) {
-          const size_t at = u * static_cast<size_t>(lists.top) + i;
-          EXPECT_EQ("i" + std::to_string(lists.items[at]), single.items[i].id);
-          EXPECT_EQ(lists.scores[at], single.items[i].score);
-        }
-      }
-      return true;
-    });
+    const auto unknown =
+        service.recommend_all(log, options, [&](int64_t first, const BatchRecommendations& lists) {
+          EXPECT_EQ(first, users);
+          for (size_t u = 0; u < lists.found.size(); ++u, ++users) {
+            const auto single = service.recommend(names_of(log.history(users)), options, log.times(users));
+            EXPECT_EQ(lists.found[u], static_cast<int64_t>(single.items.size()));
+            for (size_t i = 0; i < single.items.size(); ++i) {
+              const size_t at = u * static_cast<size_t>(lists.top) + i;
+              EXPECT_EQ("i" + std::to_string(lists.items[at]), single.items[i].id);
+              EXPECT_EQ(lists.scores[at], single.items[i].score);
+            }
+          }
+          return true;
+        });
     EXPECT_EQ(users, 150);
+    EXPECT_THAT(unknown, ElementsAre("new"));
   }
   at::set_num_threads(threads);
 }

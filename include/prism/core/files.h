@@ -27,6 +27,9 @@ class AtomicFile {
   std::FILE* file_ = nullptr;
 };
 
+/// Removes what AtomicFiles of killed processes left in `folder` and below. The caller is the only writer.
+void remove_abandoned_files(const std::filesystem::path& folder);
+
 /// Writes the whole file atomically.
 void write_file(const std::filesystem::path& path, std::string_view content);
 

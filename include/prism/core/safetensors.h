@@ -22,4 +22,8 @@ Safetensors read_safetensors(const std::filesystem::path& path);
 /// Error for a type outside the list above, an undefined tensor or a name that is not UTF-8.
 void write_safetensors(const std::filesystem::path& path, const Safetensors& content);
 
+/// CRC-32 of the metadata, but for the entry "checksum", and of the tensors: "crc32:0123abcd". A file that
+/// keeps it as metadata["checksum"] shows when it was damaged or edited.
+std::string checksum_of(const Safetensors& content);
+
 }  // namespace prism

@@ -85,9 +85,11 @@ class RecommenderService {
 
   /// Lists for all users of a log from their whole histories, in blocks: `write(first_user, lists)` is called
   /// in the order of users. Items of the log are matched by id. Users without a known item get the popular
-  /// items. `write` returns false to stop early.
-  void recommend_all(const Interactions& log, const RecommendOptions& options,
-                     const std::function<bool(int64_t first_user, const BatchRecommendations&)>& write);
+  /// items. `write` returns false to stop early. Returns the ids of options.allow and options.exclude that
+  /// the model does not know.
+  std::vector<std::string> recommend_all(
+      const Interactions& log, const RecommendOptions& options,
+      const std::function<bool(int64_t first_user, const BatchRecommendations&)>& write);
 
   /// A session for someone without history.
   UserSession start();
