@@ -30,7 +30,8 @@ double relative_error(const Tensor& x, const Tensor& reference) {
     return std::numeric_limits<double>::infinity();
   const Tensor wide = reference.to(at::kDouble);
   const double floor = 1e-6 * std::sqrt(double(std::max<int64_t>(wide.numel(), 1)));
-  return (x.to(at::kDouble) - wide).norm().item<double>() / std::max(wide.norm().item<double>(), floor);
+  return (x.to(at::kCPU, at::kDouble) - wide).norm().item<double>() /
+         std::max(wide.norm().item<double>(), floor);
 }
 
 }  // namespace
@@ -63,16 +64,18 @@ double tolerance(const Safetensors& file, const Mixer& mixer, const std::string&
   return name.starts_with("prism") ? 0.01 : 0.02;
 }
 
-std::map<std::string, double> check_file(const Safetensors& file, const Mixer& mixer, at::ScalarType type) {
-  Call call{.inputs = {}, .metadata = file.metadata};
+std::map<std::string, double> check_file(const Safetensors& file, const Mixer& mixer, at::ScalarType type,
+                                         const Setting& setting) {
+  Call call{.inputs = {}, .metadata = file.metadata, .setting = setting};
   std::vector<std::string> inputs = names(file, "inputs");
   std::vector<Tensor> leaves;
   for (const std::string& name : inputs) {
     const bool wide = type == at::kBFloat16 && contains(mixer.wide, name);
-    leaves.push_back(file.tensors.at(name).to(wide ? at::kFloat : type).requires_grad_());
+    leaves.push_back(file.tensors.at(name).to(setting.device, wide ? at::kFloat : type).requires_grad_());
     call.inputs[name] = leaves.back();
   }
-  for (const std::string& name : names(file, "consts")) call.inputs[name] = file.tensors.at(name);
+  for (const std::string& name : names(file, "consts"))
+    call.inputs[name] = file.tensors.at(name).to(setting.device);
 
   const Tensors outputs = mixer.run(call);
   std::map<std::string, double> errors;
@@ -81,7 +84,7 @@ std::map<std::string, double> check_file(const Safetensors& file, const Mixer& m
     const Tensor& result = outputs.at(name);
     errors[name] = relative_error(result.detach(), file.tensors.at(name));
     results.push_back(result);
-    upstream.push_back(file.tensors.at("up_" + name).to(result.scalar_type()));
+    upstream.push_back(file.tensors.at("up_" + name).to(setting.device, result.scalar_type()));
   }
   const auto gradients =
       torch::autograd::grad(results, leaves, upstream, false, false, /*allow_unused=*/true);

@@ -14,10 +14,18 @@ namespace prism::golden {
 
 using Tensors = std::map<std::string, at::Tensor>;
 
+/// Where and how the operations run.
+struct Setting {
+  at::Device device = at::kCPU;
+  int64_t widths = 0;  ///< head widths of a recurrence are filled up with zeros to a multiple of this: same
+                       ///< numbers, and the fused GPU kernels, which want 32, 64, ..., take part
+};
+
 /// One call of an operation: inputs in the type under test, and the file's metadata.
 struct Call {
   Tensors inputs;
   const std::map<std::string, std::string>& metadata;
+  Setting setting;
 
   const at::Tensor& at(const std::string& name) const { return inputs.at(name); }
   std::optional<at::Tensor> find(const std::string& name) const;
@@ -47,6 +55,7 @@ const Mixer* find_mixer(const std::string& name);
 double tolerance(const Safetensors& file, const Mixer& mixer, const std::string& tensor, at::ScalarType type);
 
 /// Errors of every output and gradient of a file in `type`, by name.
-std::map<std::string, double> check_file(const Safetensors& file, const Mixer& mixer, at::ScalarType type);
+std::map<std::string, double> check_file(const Safetensors& file, const Mixer& mixer, at::ScalarType type,
+                                         const Setting& setting);
 
 }  // namespace prism::golden

@@ -6,6 +6,7 @@
 
 #include "golden.h"
 #include "prism/core/error.h"
+#include "prism/ops/device.h"
 
 namespace prism::golden {
 namespace {
@@ -39,11 +40,12 @@ std::vector<fs::path> vector_files(const fs::path& folder) {
   return files;
 }
 
-void add_file(const Safetensors& file, const Mixer& mixer, const fs::path& path, Report& report) {
+void add_file(const Safetensors& file, const Mixer& mixer, const fs::path& path, const Setting& setting,
+              Report& report) {
   ++report.files;
   for (int t = 0; t < 3; ++t) {
     try {
-      for (const auto& [name, error] : check_file(file, mixer, kTypes[t]))
+      for (const auto& [name, error] : check_file(file, mixer, kTypes[t], setting))
         report.tensors[name][t].add(error, tolerance(file, mixer, name, kTypes[t]));
     } catch (const std::exception& problem) {
       fail("{} in {}: {}", path.filename().string(), kTypeNames[t], problem.what());
@@ -65,7 +67,7 @@ int print(const std::string& name, const Report& report) {
   return over;
 }
 
-int run(const fs::path& folder, const std::string& only) {
+int run(const fs::path& folder, const std::string& only, const Setting& setting) {
   std::map<std::string, Report> reports;
   std::map<std::string, int> skipped;
   for (const fs::path& path : vector_files(folder)) {
@@ -74,7 +76,7 @@ int run(const fs::path& folder, const std::string& only) {
     check(name != file.metadata.end(), "{}: no \"mixer\" in the metadata", path.string());
     if (!only.empty() && name->second != only) continue;
     if (const Mixer* mixer = find_mixer(name->second))
-      add_file(file, *mixer, path, reports[name->second]);
+      add_file(file, *mixer, path, setting, reports[name->second]);
     else
       ++skipped[name->second];
   }
@@ -103,12 +105,16 @@ int run(const fs::path& folder, const std::string& only) {
 
 int main(int argc, char** argv) {
   CLI::App app("Checks the operations against golden vectors, in fp64, fp32 and bf16", "prism_golden");
-  std::string folder, only;
+  std::string folder, only, device = "cpu";
+  prism::golden::Setting setting;
   app.add_option("DIR", folder, "folder of .safetensors files")->required();
   app.add_option("--op", only, "this operation alone");
+  app.add_option("--device", device, "cpu, cuda or cuda:N")->capture_default_str();
+  app.add_option("--widths", setting.widths, "fill head widths of recurrences up to a multiple of this");
   CLI11_PARSE(app, argc, argv);
   try {
-    return prism::golden::run(folder, only);
+    setting.device = prism::require_device(device);
+    return prism::golden::run(folder, only, setting);
   } catch (const std::exception& error) {
     std::fprintf(stderr, "error: %s\n", error.what());
     return 1;

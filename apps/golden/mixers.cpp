@@ -44,7 +44,7 @@ Tensors softmax(const Call& call) {
   };
   const Tensor q = wide("q"), k = wide("k");
   const double theta = call.number("rope_theta");
-  const Tensor positions = at::arange(q.size(1), at::kLong).expand({q.size(0), q.size(1)});
+  const Tensor positions = at::arange(q.size(1), q.options().dtype(at::kLong)).expand({q.size(0), q.size(1)});
   const Tensor o = causal_attention(rope(q, positions, theta), rope(k, positions, theta), wide("v"),
                                     call.number("scale"), Packing::rows());
   return {{"o", o.to(call.at("q").scalar_type())}};

@@ -11,13 +11,41 @@ namespace prism::golden {
 
 using at::Tensor;
 
+namespace {
+
+/// The last `dims` dimensions of x, filled up with zeros to multiples of `unit`.
+Tensor filled_up(const Tensor& x, int64_t dims, int64_t unit) {
+  std::vector<int64_t> padding;
+  for (int64_t d = 1; d <= dims; ++d) {
+    padding.push_back(0);
+    padding.push_back((unit - x.size(-d) % unit) % unit);
+  }
+  return at::constant_pad_nd(x, padding);
+}
+
+/// Channels of zeros change nothing, as long as the scale is given.
+PrismChunkArgs with_wide_heads(PrismChunkArgs args, int64_t unit) {
+  for (Tensor* x : {&args.q, &args.k, &args.w}) *x = filled_up(*x, 1, unit);
+  if (args.erase_read) args.erase_read = filled_up(*args.erase_read, 1, unit);
+  if (args.initial_state) args.initial_state = filled_up(*args.initial_state, 2, unit);
+  return args;
+}
+
+}  // namespace
+
 Tensors recurrence(const Call& call, PrismChunkArgs args) {
   if (!args.initial_state) args.initial_state = call.find("initial_state");
   args.cu_seqlens = call.find("cu_seqlens");
   args.scale = call.number("scale");
   args.return_final_state = true;
-  const PrismChunkResult result = prism_chunk(args);
-  return {{"o", result.o}, {"final_state", result.final_state}};
+  if (call.setting.widths == 0) {
+    const PrismChunkResult result = prism_chunk(args);
+    return {{"o", result.o}, {"final_state", result.final_state}};
+  }
+  const int64_t K = args.q.size(-1), V = args.w.size(-1);
+  const PrismChunkResult wide = prism_chunk(with_wide_heads(args, call.setting.widths));
+  return {{"o", wide.o.narrow(-1, 0, V)},
+          {"final_state", wide.final_state.narrow(-2, 0, K).narrow(-1, 0, V)}};
 }
 
 namespace {

@@ -103,7 +103,8 @@ TEST_P(EveryMixer, LearnsASmallLog) {
     loss.backward();
     const at::NoGradGuard no_gradient;
     for (auto& parameter : model.parameters())
-      if (parameter.grad().defined()) parameter.sub_(0.3 * parameter.grad());  // LaCT's steps need a whole chunk
+      if (parameter.grad().defined())
+        parameter.sub_(0.3 * parameter.grad());  // LaCT's steps need a whole chunk
     if (step == 0) first = loss.item<double>();
     last = loss.item<double>();
   }
@@ -111,9 +112,9 @@ TEST_P(EveryMixer, LearnsASmallLog) {
   EXPECT_LT(last, 0.5 * first);
 }
 
-/// bf16 products, fp32 residual stream, gates and states: hidden vectors within 3 %, gradients in the same direction.
-/// Norms of reads that nearly vanish and Newton-Schulz steps amplify the rounding of what they get in backward (ATLAS:
-/// 13 %, with inputs that are within 1 %), so the gradients' lengths are not compared.
+/// bf16 products, fp32 residual stream, gates and states: hidden vectors within 3 %, gradients in the same
+/// direction. Norms of reads that nearly vanish and Newton-Schulz steps amplify the rounding of what they get
+/// in backward (ATLAS: 13 %, with inputs that are within 1 %), so the gradients' lengths are not compared.
 TEST_P(EveryMixer, AutocastIsNearSinglePrecision) {
   Settled settled(GetParam());
   settled.spec.model.width = 64;

@@ -127,6 +127,24 @@ TEST(PrismChunk, StepsAreTheChunkForm) {
   });
 }
 
+TEST(PrismChunk, ABf16StateIsTheExactOneRounded) {
+  for (const char* name : {"one token", "rank 3", "grouped heads", "erase read"}) {
+    const c10::NoGradGuard no_grad;
+    for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+      const ChunkTensors x = make_tensors(chunk_case(name)).to(type);  // the state fits bf16
+      const auto first = [](const Tensor& t) { return t.defined() ? t.select(1, 0) : t; };
+      const auto step = [&](const Tensor& state) {
+        return prism_step(first(x.q), first(x.k), first(x.w), first(x.b), first(x.g), state,
+                          x.erase_read.defined() ? std::optional(first(x.erase_read)) : std::nullopt);
+      };
+      const Tensor wide = x.initial_state.clone(), narrow = x.initial_state.to(at::kBFloat16);
+      const Tensor expected = step(wide);
+      EXPECT_TRUE(at::equal(step(narrow), expected)) << name;
+      EXPECT_TRUE(at::equal(narrow, wide.to(at::kBFloat16))) << name;
+    }
+  }
+}
+
 TEST(PrismChunk, SplittingTokensCarriesTheState) {
   for_every_case([](const ChunkCase& c, const ChunkTensors& tensors) {
     if (c.packed()) return;

@@ -40,7 +40,8 @@ TEST(Recipe, ItsTomlAndJsonAreRecipesAgain) {
 TEST(Recipe, EveryShippedRecipeIsValid) {
   int count = 0;
   for (const auto& entry : std::filesystem::directory_iterator(PRISM_SOURCE_DIR "/recipes")) {
-    if (read_file(entry.path()).find("[compare]") != std::string::npos) continue;  // tests/compare reads those
+    if (read_file(entry.path()).find("[compare]") != std::string::npos)
+      continue;  // tests/compare reads those
     EXPECT_NO_THROW(Recipe::read(entry.path())) << entry.path();
     ++count;
   }
