@@ -14,7 +14,7 @@ function(step name)
 endfunction()
 
 step("install" ${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix)
-step("configure" ${CMAKE_COMMAND} -S ${SOURCE}/examples/find_package -B ${work}/example
+step("configure" ${CMAKE_COMMAND} -G Ninja -S ${SOURCE}/examples/find_package -B ${work}/example
   -DCMAKE_PREFIX_PATH=${work}/prefix -DCMAKE_BUILD_TYPE=Release)
 step("build" ${CMAKE_COMMAND} --build ${work}/example)
 
