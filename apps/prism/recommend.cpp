@@ -10,13 +10,13 @@
 #include "id_lists.h"
 #include "list_writer.h"
 #include "prism/core/error.h"
+#include "prism/core/interrupt.h"
 #include "prism/core/log.h"
 #include "prism/core/progress.h"
 #include "prism/core/text.h"
 #include "prism/ops/device.h"
 #include "prism/serve/open_service.h"
 #include "prism/serve/run_log.h"
-#include "prism/train/interrupt.h"
 
 namespace prism::cli {
 namespace {

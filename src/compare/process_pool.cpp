@@ -13,7 +13,7 @@
 #include <thread>
 
 #include "prism/core/error.h"
-#include "prism/train/interrupt.h"
+#include "prism/core/interrupt.h"
 
 namespace prism {
 namespace {

@@ -48,10 +48,12 @@ AdamW::AdamW(NamedTensors parameters, Options options)
   }
 }
 
-void AdamW::step(double learning_rate) {
+void AdamW::step(double learning_rate, const at::Tensor& skip) {
   const c10::NoGradGuard no_grad;
   if (parameters_.empty()) return;
   const at::Tensor step = at::full({}, static_cast<double>(++steps_), parameters_[0].second.options());
+  std::optional<at::Tensor> found_infinite;
+  if (skip.defined()) found_infinite = skip.to(at::kFloat);
   Group groups[2];
   for (size_t i = 0; i < parameters_.size(); ++i) {
     const auto& [name, parameter] = parameters_[i];
@@ -69,7 +71,7 @@ void AdamW::step(double learning_rate) {
     at::_fused_adamw_(group.parameters, group.gradients, group.first, group.second, {}, group.steps,
                       learning_rate, options_.beta1, options_.beta2, decayed ? options_.weight_decay : 0.0,
                       options_.epsilon, /*amsgrad=*/false,
-                      /*maximize=*/false);
+                      /*maximize=*/false, /*grad_scale=*/std::nullopt, found_infinite);
   }
 }
 

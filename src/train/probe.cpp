@@ -12,9 +12,8 @@
 
 #include "prism/core/error.h"
 #include "prism/ops/softmax_loss.h"
-#include "prism/train/interrupt.h"
-#include "prism/train/optimiser.h"
 #include "prism/train/train_config.h"
+#include "train/train_loop.h"
 
 namespace prism {
 namespace {
@@ -67,64 +66,83 @@ ProbeBatch make_batch(const Probe& probe, uint64_t seed, ProbePart part, int64_t
           .labels = at::tensor(labels, at::kLong).to(device)};
 }
 
-NamedTensors trainable(const Recommender& model) {
-  NamedTensors parameters;
-  for (const auto& own : model.named_parameters()) parameters.emplace_back(own.key(), own.value());
-  return parameters;
-}
-
-/// One training in progress.
-class ProbeTrainer {
+/// A probe and the model that learns it. A round is what lies between two validations, a unit a sample;
+/// update i uses samples [i batch, (i + 1) batch).
+class ProbeTraining final : public TrainTask {
  public:
-  ProbeTrainer(const ProbeRecipe& recipe, ProbeTask task, c10::Device device)
+  ProbeTraining(const ProbeRecipe& recipe, ProbeTask task, c10::Device device,
+                const std::function<void(int64_t, double)>& told)
       : recipe_(recipe),
         probe_(recipe.probe(task)),
         seed_(static_cast<uint64_t>(recipe.run.seed)),
         device_(device),
-        model_(make_probe_model(recipe)) {
+        model_(make_probe_model(recipe)),
+        told_(told) {
     model_->to(device);
-    optimiser_ = std::make_unique<AdamW>(trainable(*model_), AdamW::Options{});
-    rate_.learning_rate = recipe.config.rate;
-    rate_.warmup = kWarmup;
   }
 
-  ProbeResult run(const std::function<void(int64_t, double)>& told) {
-    const ProbeConfig& config = recipe_.config;
-    const InterruptGuard interrupts;
-    double training = 0;
-    while (result_.updates < config.updates && !(result_.signal = InterruptGuard::pending())) {
-      const double started = steady_seconds();
-      update();
-      training += steady_seconds() - started;
-      if (result_.updates % config.check_every != 0) continue;
-      const double valid = accuracy(ProbePart::kValid, (config.test_samples + 7) / 8);
-      result_.curve.emplace_back(result_.updates, valid);
-      if (told) told(result_.updates, valid);
-      if (valid >= config.stop_at) break;
-    }
-    const auto positions = static_cast<double>(result_.updates * config.batch * config.length);
-    result_.positions_per_second = training > 0 ? positions / training : 0;
+  ProbeResult run() {
+    TrainLoop loop(*this, loop_options(), device_, nullptr);
+    result_.signal = loop.run();
+    result_.updates = loop.state().step;
+    result_.positions_per_second = training_ > 0 ? static_cast<double>(trained_) / training_ : 0;
     return finish();
   }
 
- private:
-  void update() {
-    model_->train();
-    const ProbeBatch batch =
-        make_batch(probe_, seed_, ProbePart::kTrain, result_.updates * recipe_.config.batch,
-                   recipe_.config.batch, device_);
+  torch::nn::Module& model() override { return *model_; }
+  int64_t rounds() const override {
+    return (recipe_.config.updates + recipe_.config.check_every - 1) / recipe_.config.check_every;
+  }
+  int64_t units(int64_t round) const override {
+    const int64_t done = round * recipe_.config.check_every;
+    return std::min(recipe_.config.check_every, recipe_.config.updates - done) * recipe_.config.batch;
+  }
+  void open_round(int64_t round) override {
+    opened_ = round * recipe_.config.check_every * recipe_.config.batch;
+  }
+  int64_t positions(int64_t, int64_t count) const override { return count * recipe_.config.length; }
+
+  TaskLoss loss(int64_t first, int64_t count, int64_t step) override {
+    const ProbeBatch batch = make_batch(probe_, seed_, ProbePart::kTrain, opened_ + first, count, device_);
+    model_->set_dropout_step(step);
     const at::Tensor h = model_->forward(batch.inputs).index_select(0, batch.last);
-    const at::Tensor loss = full_softmax_loss(h, model_->item_vectors(), batch.labels);
-    const at::Tensor auxiliary = model_->auxiliary_loss();
-    (auxiliary.defined() ? loss + auxiliary : loss).backward();
-    clip_gradients(optimiser_->parameters(), kClipNorm);
-    optimiser_->step(learning_rate_at(rate_, result_.updates, recipe_.config.updates));
-    optimiser_->zero_grad();
-    ++result_.updates;
-    if (result_.updates % recipe_.config.check_every == 0)
-      check(std::isfinite(loss.item<double>()),
-            "probe {}: the loss is not a number any more after {} updates", enum_name(probe_.task()),
-            result_.updates);
+    return {.mean = full_softmax_loss(h, model_->item_vectors(), batch.labels),
+            .auxiliary = model_->auxiliary_loss()};
+  }
+
+  bool validates_after(int64_t rounds) const override {
+    return rounds * recipe_.config.check_every <= recipe_.config.updates;
+  }
+  MetricMap validate() override {
+    return {{kMetric, accuracy(ProbePart::kValid, (recipe_.config.test_samples + 7) / 8)}};
+  }
+  void tell(const EpochRow& row) override {
+    training_ += row.seconds;
+    trained_ += positions(0, units(row.epoch - 1));
+    if (row.valid.empty()) return;
+    result_.curve.emplace_back(row.step, row.valid.at(kMetric));
+    if (told_) told_(row.step, row.valid.at(kMetric));
+  }
+  std::string label(int64_t) const override { return ""; }
+  std::string divergence_advice() const override {
+    return fmt::format("lower --rate (now {}) of probe {}", recipe_.config.rate, enum_name(probe_.task()));
+  }
+  std::string memory_advice() const override {
+    return fmt::format("lower --batch (now {} sequences)", recipe_.config.batch);
+  }
+
+ private:
+  static constexpr auto kMetric = "accuracy";
+
+  TrainLoopOptions loop_options() const {
+    const RateSchedule schedule{.learning_rate = recipe_.config.rate, .warmup = kWarmup};
+    return {.seed = recipe_.run.seed,
+            .batch_size = recipe_.config.batch,
+            .update = {.clip_norm = kClipNorm,
+                       .rate = [schedule, total = recipe_.config.updates](
+                                   int64_t step) { return scheduled_rate(schedule, step, total); }},
+            .metric = kMetric,
+            .stop_at = recipe_.config.stop_at};
   }
 
   double accuracy(ProbePart part, int64_t samples) {
@@ -156,8 +174,9 @@ class ProbeTrainer {
   uint64_t seed_;
   c10::Device device_;
   std::shared_ptr<Recommender> model_;
-  std::unique_ptr<AdamW> optimiser_;
-  TrainConfig rate_;
+  std::function<void(int64_t, double)> told_;
+  int64_t opened_ = 0, trained_ = 0;  // first sample of the round, positions of the finished rounds
+  double training_ = 0;               // seconds of them
   ProbeResult result_;
   double started_ = steady_seconds();
 };
@@ -207,7 +226,7 @@ std::shared_ptr<Recommender> make_probe_model(const ProbeRecipe& recipe) {
 ProbeResult train_probe(const ProbeRecipe& recipe, ProbeTask task, c10::Device device,
                         const std::function<void(int64_t, double)>& told) {
   check(recipe.config.updates > 0, "probe: the recipe was not fitted to the task");
-  return ProbeTrainer(recipe, task, device).run(told);
+  return ProbeTraining(recipe, task, device, told).run();
 }
 
 }  // namespace prism

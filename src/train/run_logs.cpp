@@ -21,12 +21,13 @@ RunLogs::RunLogs(const RunFolder& folder, int64_t metrics_bytes, int64_t events_
 }
 
 void RunLogs::add(const StepRow& row) {
-  const nlohmann::ordered_json json{{"kind", "step"},
-                                    {"epoch", row.epoch},
-                                    {"step", row.step},
-                                    {"loss", row.loss},
-                                    {"learning_rate", row.learning_rate},
-                                    {"gradient_norm", row.gradient_norm}};
+  nlohmann::ordered_json json{{"kind", "step"},
+                              {"epoch", row.epoch},
+                              {"step", row.step},
+                              {"loss", row.loss},
+                              {"learning_rate", row.learning_rate},
+                              {"gradient_norm", row.gradient_norm}};
+  if (row.skipped) json["skipped"] = true;
   metrics_.append(json.dump() + "\n");
   const Scalar scalars[] = {{"step/loss", row.loss},
                             {"step/learning_rate", row.learning_rate},

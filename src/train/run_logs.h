@@ -1,8 +1,7 @@
 #pragma once
 #include <cstdint>
-#include <map>
-#include <string>
 
+#include "prism/train/metric_map.h"
 #include "prism/train/run_folder.h"
 #include "train/append_file.h"
 
@@ -12,13 +11,14 @@ namespace prism {
 struct StepRow {
   int64_t epoch = 0, step = 0;  ///< both count from 1
   double loss = 0, learning_rate = 0, gradient_norm = 0;
+  bool skipped = false;  ///< loss or gradient were not finite, so the weights stayed
 };
 
 /// What one epoch came to.
 struct EpochRow {
   int64_t epoch = 0, step = 0;
   double loss = 0, learning_rate = 0, seconds = 0, positions_per_second = 0;
-  std::map<std::string, double> valid;  ///< empty when the epoch was not validated
+  MetricMap valid;  ///< empty when the epoch was not validated
   bool best = false;
 };
 

@@ -52,6 +52,19 @@ TEST(AdamW, LeavesParametersWithoutGradientAlone) {
   EXPECT_FALSE(used.grad().defined());
 }
 
+TEST(AdamW, ASkippedStepChangesNothingButTheCount) {
+  at::Tensor p = parameter(1);
+  AdamW optimiser({{"w", p}}, {.weight_decay = 0.5});
+  set_grad(p, std::nan(""));
+  optimiser.step(0.1, at::full({}, true));
+  EXPECT_EQ(p.detach().view(-1)[0].item<double>(), 1.0);
+  EXPECT_EQ(optimiser.state()[0].second.abs().sum().item<double>(), 0.0);
+  EXPECT_EQ(optimiser.steps(), 1);
+  set_grad(p, 1);
+  optimiser.step(0.1, at::full({}, false));
+  EXPECT_LT(p.detach().view(-1)[0].item<double>(), 1.0);
+}
+
 TEST(ClipGradients, ScalesToTheNormAndLeavesSmallOnes) {
   at::Tensor a = parameter(0, {9}), b = parameter(0, {16}), idle = parameter(0);
   set_grad(a, 1);

@@ -22,6 +22,15 @@ TEST(Schedule, LinearAndCosineReachZeroAtTheEnd) {
   EXPECT_NEAR(learning_rate_at(config, 110, 110), 0.0, 1e-12);
 }
 
+TEST(Schedule, WsdStaysAndThenFallsToItsFloor) {
+  const RateSchedule schedule{
+      .learning_rate = 2.0, .warmup = 10, .schedule = Schedule::kWsd, .floor = 0.1, .decay = 0.5};
+  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 10, 110), 2.0);
+  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 60, 110), 2.0);
+  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 85, 110), 2.0 * (0.1 + 0.9 * 0.5));
+  EXPECT_DOUBLE_EQ(scheduled_rate(schedule, 110, 110), 2.0 * 0.1);
+}
+
 TEST(Schedule, NoWarmUpAndAWarmUpLongerThanTraining) {
   EXPECT_DOUBLE_EQ(learning_rate_at({.learning_rate = 0.1, .warmup = 0}, 0, 1), 0.1);
   EXPECT_DOUBLE_EQ(learning_rate_at({.learning_rate = 0.1, .warmup = 100}, 9, 10), 0.01);

@@ -24,8 +24,9 @@ class AdamW {
   /// `parameters` in a fixed order with unique names; fp32 leaves that require gradients.
   AdamW(NamedTensors parameters, Options options);
 
-  /// One update from the parameters' gradients; parameters without a gradient stay.
-  void step(double learning_rate);
+  /// One update from the parameters' gradients; parameters without a gradient stay. Where `skip`, a bool
+  /// scalar on their device, is true, it counts as a step and changes nothing; undefined: never.
+  void step(double learning_rate, const at::Tensor& skip = {});
   /// Drops all gradients.
   void zero_grad();
 

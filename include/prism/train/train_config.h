@@ -13,13 +13,25 @@ struct EnumNames<Precision> {
   static constexpr std::array names{"fp32", "bf16"};
 };
 
-enum class Schedule { kConstant, kLinear, kCosine };
+enum class Schedule { kConstant, kLinear, kCosine, kWsd };
 template <>
 struct EnumNames<Schedule> {
-  static constexpr std::array names{"constant", "linear", "cosine"};
+  static constexpr std::array names{"constant", "linear", "cosine", "wsd"};
 };
 
-/// How a model is trained: section [train] of a recipe.
+/// The learning rate over the steps of a training.
+struct RateSchedule {
+  double learning_rate = 1e-3;  ///< after the warm-up
+  int64_t warmup = 0;           ///< steps of linear rise
+  Schedule schedule = Schedule::kConstant;
+  double floor = 0;    ///< where the schedule ends, as a share of learning_rate
+  double decay = 0.2;  ///< wsd: share of the steps after the warm-up in which the rate falls
+};
+
+/// Learning rate of step `step` (the first is 0) of `total` steps.
+double scheduled_rate(const RateSchedule& schedule, int64_t step, int64_t total);
+
+/// How a recommender is trained: section [train] of a recipe.
 struct TrainConfig {
   int64_t epochs = 200, batch_size = 128;
   double learning_rate = 1e-3, weight_decay = 0.01, beta2 = 0.98, clip_norm = 1.0;
@@ -43,7 +55,9 @@ struct TrainConfig {
             "the gradient's norm is cut to it; 0 leaves gradients alone"},
       Field{"warmup", &TrainConfig::warmup, Range{0, 1e9}, "steps", "linear rise of the learning rate"},
       Field{"schedule", &TrainConfig::schedule, Any{}, "",
-            "learning rate after the warm-up; linear and cosine reach 0 after the last epoch"},
+            "learning rate after the warm-up; linear and cosine reach 0 after the last epoch, wsd stays "
+            "until the "
+            "last fifth and falls linearly to 0 there"},
       Field{"eval_every", &TrainConfig::eval_every, Range{1, 1e6}, "epochs", "between validations"},
       Field{"patience", &TrainConfig::patience, Range{0, 1e6}, "validations",
             "stop after so many without a better metric; 0 never stops early"},
@@ -58,8 +72,7 @@ struct TrainConfig {
             "run folder to create; default runs/<name of the data file>"}};
 };
 
-/// Learning rate of optimiser step `step` (the first is 0) of `total` steps: linear warm-up to
-/// config.learning_rate, then the schedule, which reaches 0 at `total`.
+/// scheduled_rate with the settings of `config`; the schedule reaches 0 at `total`.
 double learning_rate_at(const TrainConfig& config, int64_t step, int64_t total);
 
 }  // namespace prism

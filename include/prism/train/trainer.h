@@ -2,7 +2,6 @@
 #include <c10/core/Device.h>
 
 #include <functional>
-#include <map>
 #include <memory>
 #include <string>
 #include <vector>
@@ -11,16 +10,15 @@
 #include "prism/data/split.h"
 #include "prism/models/recommender.h"
 #include "prism/train/checkpoint.h"
+#include "prism/train/metric_map.h"
 #include "prism/train/recipe.h"
 #include "prism/train/run_folder.h"
 #include "prism/train/windows.h"
 
 namespace prism {
 
-class RunLogs;
-
-/// "HR@10" -> value.
-using MetricMap = std::map<std::string, double>;
+class RecommenderTask;
+class TrainLoop;
 
 /// Validation metrics of a model in evaluation mode.
 using Validate = std::function<MetricMap(Recommender&)>;
@@ -53,38 +51,14 @@ class Trainer {
   /// Seconds that an epoch will take, from `steps` real steps after one more that warms up. Spoils the model.
   double measure_epoch(int64_t steps);
 
-  const TrainState& state() const { return state_; }
+  const TrainState& state() const;
   int64_t steps_per_epoch() const;
-  const std::vector<Window>& windows() const { return windows_; }
+  const std::vector<Window>& windows() const;
 
  private:
-  bool finished() const;
-  int train_epoch();
-  void close_epoch(const Validate& validate);
-  void train_step(std::span<const Window> windows);
-  double read_loss_sum();
-  void judge(const MetricMap& metrics);
-  void save_best();
-  void save_last();
-  bool checkpoint_due() const;
-
   const Recipe& recipe_;
-  const Interactions& log_;
-  const Split& split_;
-  const RunFolder& folder_;
-  std::shared_ptr<Recommender> model_;
-  c10::Device device_;
-  AdamW optimiser_;
-  std::vector<Window> windows_;
-  at::Tensor item_counts_;
-  std::string items_checksum_;
-  at::Tensor loss_sum_;  // loss_sum_: fp64 scalar on the device, read only now and then
-  TrainState state_;
-  // Of this sitting, in steady seconds: when state_.seconds was last advanced, the last checkpoint, and where
-  // the epoch was taken up.
-  double clock_ = 0, saved_at_ = 0, epoch_started_ = 0;
-  int64_t epoch_started_positions_ = 0;
-  std::unique_ptr<RunLogs> logs_;
+  std::unique_ptr<RecommenderTask> task_;
+  std::unique_ptr<TrainLoop> loop_;
 };
 
 }  // namespace prism

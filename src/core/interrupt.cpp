@@ -1,4 +1,4 @@
-#include "prism/train/interrupt.h"
+#include "prism/core/interrupt.h"
 
 #include <csignal>
 
