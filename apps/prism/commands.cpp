@@ -24,6 +24,10 @@ const std::vector<CommandEntry>& commands() {
        make_probe},
       {"compare", "mixers on one task with one budget, parameters matched",
        "prism compare recipes/compare-ml-100k.toml --file ml-100k.inter --jobs 2", make_compare},
+      {"lm tokenizer", "learn a tokenizer from texts, or show one",
+       "prism lm tokenizer train books.txt --vocabulary 8192 --out tokenizer.json", make_lm_tokenizer},
+      {"lm prepare", "texts to a folder of tokens for a language model",
+       "prism lm prepare books.jsonl.zst --tokenizer tokenizer.json --out tokens", make_lm_prepare},
   };
   return list;
 }

@@ -15,6 +15,8 @@ std::unique_ptr<Command> make_export();
 std::unique_ptr<Command> make_mixers();
 std::unique_ptr<Command> make_probe();
 std::unique_ptr<Command> make_compare();
+std::unique_ptr<Command> make_lm_prepare();
+std::unique_ptr<Command> make_lm_tokenizer();
 
 /// Every command, in the order of the list that `prism` prints.
 const std::vector<CommandEntry>& commands();

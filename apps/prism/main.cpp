@@ -21,7 +21,7 @@ namespace {
 void print_command_list() {
   fmt::print(
       "prism: next-item recommenders on exact parallel recurrences\n\nusage: prism COMMAND [FLAGS]\n\n");
-  for (const CommandEntry& entry : commands()) fmt::print("  {:<10} {}\n", entry.name, entry.summary);
+  for (const CommandEntry& entry : commands()) fmt::print("  {:<12} {}\n", entry.name, entry.summary);
   fmt::print("\nprism COMMAND --help explains a command; prism --version prints the build's facts.\n");
 }
 
@@ -37,18 +37,30 @@ void add_global_flags(CLI::App& app, Globals& globals) {
   add(app.add_option("--device", globals.device, "cpu, cuda or cuda:N")->capture_default_str());
 }
 
-/// Takes the command's name out of the words; global flags may stand before it.
-std::string take_command_name(std::vector<std::string>& words) {
+/// Takes the first word that is no flag out of the words; "" where there is none. Global flags may stand
+/// before it.
+std::string take_word(std::vector<std::string>& words) {
   for (size_t i = 0; i < words.size(); ++i) {
     if (words[i] == "--threads" || words[i] == "--seed" || words[i] == "--device") {
       ++i;  // its value
     } else if (!words[i].starts_with("-")) {
-      std::string name = words[i];
+      std::string word = words[i];
       words.erase(words.begin() + static_cast<std::ptrdiff_t>(i));
-      return name;
+      return word;
     }
   }
   return "";
+}
+
+/// The command's name: one word, or two where commands share the first ("lm train").
+std::string take_command_name(std::vector<std::string>& words) {
+  std::string name = take_word(words);
+  const bool is_family = std::any_of(commands().begin(), commands().end(), [&](const CommandEntry& entry) {
+    return entry.name.starts_with(name + " ");
+  });
+  if (!is_family) return name;
+  const std::string second = take_word(words);
+  return second.empty() ? name : name + " " + second;
 }
 
 const CommandEntry& find_command(const std::string& name) {

@@ -5,8 +5,8 @@
 #include <string>
 #include <string_view>
 
-#include "byte_source.h"
 #include "encoding.h"
+#include "prism/core/byte_source.h"
 #include "prism/data/data_config.h"
 
 namespace prism {

@@ -1,16 +1,17 @@
-#include "byte_source.h"
+#include "prism/core/byte_source.h"
 
 #include <fcntl.h>
 #include <sys/stat.h>
 #include <unistd.h>
-#include <zlib.h>
 
 #include <algorithm>
 #include <array>
 #include <cerrno>
 #include <cstring>
+#include <span>
 #include <string_view>
 
+#include "core/decompressor.h"
 #include "prism/core/error.h"
 
 namespace prism {
@@ -19,7 +20,6 @@ namespace {
 using namespace std::string_view_literals;
 
 constexpr size_t kInputBytes = size_t{1} << 18;
-constexpr std::string_view kGzipMagic = "\x1f\x8b"sv;
 
 struct Archive {
   std::string_view magic, name;
@@ -28,7 +28,7 @@ constexpr std::array kOtherArchives{Archive{"PK\x03\x04"sv, "zip"}, Archive{"BZh
                                     Archive{"\xFD"
                                             "7zXZ"sv,
                                             "xz"},
-                                    Archive{"\x28\xB5\x2F\xFD"sv, "zstd"}, Archive{"7z\xBC\xAF"sv, "7z"}};
+                                    Archive{"7z\xBC\xAF"sv, "7z"}};
 
 }  // namespace
 
@@ -42,15 +42,12 @@ ByteSource::ByteSource(const std::filesystem::path& path) : name_(path.string())
   refill();
   for (const Archive& archive : kOtherArchives)
     check(!input_.starts_with(archive.magic),
-          "{} is a {} archive; unpack it first (plain and gzip files are read)", name_, archive.name);
-  if (input_.starts_with(kGzipMagic)) {
-    inflater_ = std::make_unique<z_stream>();
-    begin_member();
-  }
+          "{} is a {} archive; unpack it first (plain, gzip and zstd files are read)", name_, archive.name);
+  gzip_ = input_.starts_with("\x1f\x8b");
+  decompressor_ = make_decompressor(input_, name_);
 }
 
 ByteSource::~ByteSource() {
-  if (inflater_) ::inflateEnd(inflater_.get());
   if (descriptor_ >= 0) ::close(descriptor_);
 }
 
@@ -76,7 +73,7 @@ bool ByteSource::refill() {
 }
 
 size_t ByteSource::read(char* out, size_t count) {
-  if (inflater_) return read_inflated(out, count);
+  if (decompressor_) return read_unpacked(out, count);
   const size_t left = input_.size() - input_begin_;
   if (left == 0) return read_raw(out, count);
   count = std::min(count, left);
@@ -85,36 +82,17 @@ size_t ByteSource::read(char* out, size_t count) {
   return count;
 }
 
-void ByteSource::begin_member() {
-  const bool first = inflater_->state == nullptr;
-  const int status =
-      first ? ::inflateInit2(inflater_.get(), 16 + MAX_WBITS) : ::inflateReset(inflater_.get());
-  check(status == Z_OK, "cannot read {}: zlib has not enough memory", name_);
-  in_member_ = true;
-}
-
-size_t ByteSource::read_inflated(char* out, size_t count) {
-  z_stream& stream = *inflater_;
-  stream.next_out = reinterpret_cast<Bytef*>(out);
-  stream.avail_out = static_cast<uInt>(std::min(count, size_t{1} << 30));
-  const uInt wanted = stream.avail_out;
-  while (stream.avail_out == wanted) {
-    if (input_begin_ == input_.size() && !refill()) {
-      check(!in_member_, "{}: the compressed data ends too early (the file is cut off)", name_);
-      return 0;
-    }
-    if (!in_member_) begin_member();
-    stream.next_in = reinterpret_cast<Bytef*>(input_.data() + input_begin_);
-    stream.avail_in = static_cast<uInt>(input_.size() - input_begin_);
-    const int status = ::inflate(&stream, Z_NO_FLUSH);
-    input_begin_ = input_.size() - stream.avail_in;
-    if (status == Z_STREAM_END)
-      in_member_ = false;
-    else
-      check(status == Z_OK || status == Z_BUF_ERROR, "{}: the compressed data is damaged ({})", name_,
-            stream.msg ? stream.msg : "unknown reason");
+size_t ByteSource::read_unpacked(char* out, size_t count) {
+  std::span<char> room(out, count);
+  while (room.size() == count) {
+    std::string_view in = std::string_view(input_).substr(input_begin_);
+    decompressor_->run(in, room);
+    input_begin_ = input_.size() - in.size();
+    if (room.size() < count || !in.empty() || refill()) continue;
+    check(decompressor_->may_end(), "{}: the compressed data ends too early (the file is cut off)", name_);
+    return 0;
   }
-  return wanted - stream.avail_out;
+  return count - room.size();
 }
 
 }  // namespace prism
