@@ -10,8 +10,9 @@
 
 namespace prism {
 
-Block::Block(const MixerSpec& spec, int64_t width, int64_t ffn_width, int64_t max_length, int64_t input_conv)
-    : whole_(spec.is_whole_block()) {
+Block::Block(const MixerSpec& spec, int64_t width, int64_t ffn_width, int64_t max_length, int64_t input_conv,
+             FeedForward feed_forward)
+    : whole_(spec.is_whole_block()), kind_(feed_forward) {
   if (whole_ && input_conv > 0)
     usage_error("model: input_conv = {} does not go before a whole block", input_conv);
   std::shared_ptr<Mixer> mixer = spec.build(width, max_length);
@@ -20,14 +21,23 @@ Block::Block(const MixerSpec& spec, int64_t width, int64_t ffn_width, int64_t ma
   if (whole_) return;
   mixer_norm_ = register_parameter("mixer_norm", initial::ones({width}));
   ffn_norm_ = register_parameter("ffn_norm", initial::ones({width}));
-  ffn_in_weight_ = register_parameter("ffn_in_weight", initial::linear(ffn_width, width));
-  ffn_in_bias_ = register_parameter("ffn_in_bias", initial::uniform({ffn_width}, width));
+  register_feed_forward(width, ffn_width);
+}
+
+void Block::register_feed_forward(int64_t width, int64_t ffn_width) {
+  const bool gelu = kind_ == FeedForward::kGelu;
+  const int64_t inner = gelu ? ffn_width : 2 * ffn_width;
+  ffn_in_weight_ = register_parameter("ffn_in_weight", initial::linear(inner, width));
+  if (gelu) ffn_in_bias_ = register_parameter("ffn_in_bias", initial::uniform({ffn_width}, width));
   ffn_out_weight_ = register_parameter("ffn_out_weight", initial::linear(width, ffn_width));
-  ffn_out_bias_ = register_parameter("ffn_out_bias", initial::uniform({width}, ffn_width));
+  if (gelu) ffn_out_bias_ = register_parameter("ffn_out_bias", initial::uniform({width}, ffn_width));
 }
 
 at::Tensor Block::feed_forward(const at::Tensor& x) const {
-  return at::linear(at::gelu(at::linear(x, ffn_in_weight_, ffn_in_bias_)), ffn_out_weight_, ffn_out_bias_);
+  const at::Tensor inner = at::linear(x, ffn_in_weight_, ffn_in_bias_);
+  if (kind_ == FeedForward::kGelu) return at::linear(at::gelu(inner), ffn_out_weight_, ffn_out_bias_);
+  const auto parts = inner.chunk(2, -1);
+  return at::linear(at::silu(parts[0]) * parts[1], ffn_out_weight_);
 }
 
 at::Tensor Block::forward(const at::Tensor& x_BTD, const Packing& packing, const at::Tensor& gaps,

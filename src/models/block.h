@@ -8,12 +8,16 @@
 
 namespace prism {
 
-/// x + Mixer(RMSNorm(x)), then x + FFN(RMSNorm(x)), FFN(x) = W_2 GELU(W_1 x + b_1) + b_2, with dropout on
-/// both branches. A mixer that is a whole block stands alone. `input_conv` > 0 puts a causal convolution of
+/// FFN(x) = W_2 GELU(W_1 x + b_1) + b_2, or W_2 (SiLU(W_1 x) * W_3 x) with W_1 and W_3 in one matrix.
+enum class FeedForward { kGelu, kSwiGlu };
+
+/// x + Mixer(RMSNorm(x)), then x + FFN(RMSNorm(x)), with dropout on both branches. A mixer that is a whole
+/// block stands alone. `input_conv` > 0 puts a causal convolution of
 /// that width, with SiLU, before the mixer; usage error before a whole block.
 class Block : public torch::nn::Module {
  public:
-  Block(const MixerSpec& spec, int64_t width, int64_t ffn_width, int64_t max_length, int64_t input_conv = 0);
+  Block(const MixerSpec& spec, int64_t width, int64_t ffn_width, int64_t max_length, int64_t input_conv = 0,
+        FeedForward feed_forward = FeedForward::kGelu);
 
   /// `gaps` as in Mixer::forward_with_gaps.
   at::Tensor forward(const at::Tensor& x_BTD, const Packing& packing, const at::Tensor& gaps,
@@ -24,10 +28,12 @@ class Block : public torch::nn::Module {
   const std::shared_ptr<Mixer>& mixer() const { return mixer_; }
 
  private:
+  void register_feed_forward(int64_t width, int64_t ffn_width);
   at::Tensor feed_forward(const at::Tensor& x) const;
 
   std::shared_ptr<Mixer> mixer_;
   bool whole_;
+  FeedForward kind_;
   at::Tensor mixer_norm_, ffn_norm_, ffn_in_weight_, ffn_in_bias_, ffn_out_weight_, ffn_out_bias_;
 };
 
