@@ -28,6 +28,12 @@ const std::vector<CommandEntry>& commands() {
        "prism lm tokenizer train books.txt --vocabulary 8192 --out tokenizer.json", make_lm_tokenizer},
       {"lm prepare", "texts to a folder of tokens for a language model",
        "prism lm prepare books.jsonl.zst --tokenizer tokenizer.json --out tokens", make_lm_prepare},
+      {"lm train", "train a language model into a run folder",
+       "prism lm train recipes/lm-tinyshakespeare.toml --tokens tokens", make_lm_train},
+      {"lm evaluate", "perplexity of texts, LAMBADA, multiple choice",
+       "prism lm evaluate runs/tokens --tokens test --completions lambada_openai.jsonl", make_lm_evaluate},
+      {"lm generate", "go on from a prompt", "prism lm generate runs/tokens --prompt \"ROMEO:\" --top-p 0.9",
+       make_lm_generate},
   };
   return list;
 }

@@ -17,6 +17,9 @@ std::unique_ptr<Command> make_probe();
 std::unique_ptr<Command> make_compare();
 std::unique_ptr<Command> make_lm_prepare();
 std::unique_ptr<Command> make_lm_tokenizer();
+std::unique_ptr<Command> make_lm_train();
+std::unique_ptr<Command> make_lm_evaluate();
+std::unique_ptr<Command> make_lm_generate();
 
 /// Every command, in the order of the list that `prism` prints.
 const std::vector<CommandEntry>& commands();

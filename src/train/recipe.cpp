@@ -34,6 +34,8 @@ Recipe::Recipe(const std::string& mixer) : model(mixer) {
 
 std::unique_ptr<Recipe> Recipe::read(const std::filesystem::path& path) {
   const std::string text = read_file(path);
+  if (!peek_toml(text, path.string(), "data.tokens").empty())
+    usage_error("{} is the recipe of a language model; its commands are prism lm ...", path.string());
   const std::string mixer = peek_toml(text, path.string(), "model.mixer");
   auto recipe = mixer.empty() ? std::make_unique<Recipe>() : std::make_unique<Recipe>(mixer);
   recipe->settings.parse_toml(text, path.string());
@@ -62,11 +64,16 @@ bool Recipe::may_change_on_resume(const std::string& key) {
 }
 
 void Recipe::check_resumable(const std::string& json, const std::string& file) const {
-  const auto theirs = nlohmann::ordered_json::parse(json),
-             ours = nlohmann::ordered_json::parse(settings.to_json());
+  check_same_settings(settings.to_json(), json, file, may_change_on_resume);
+}
+
+void check_same_settings(const std::string& ours_json, const std::string& theirs_json,
+                         const std::string& file, bool (*may_change)(const std::string&)) {
+  const auto theirs = nlohmann::ordered_json::parse(theirs_json),
+             ours = nlohmann::ordered_json::parse(ours_json);
   for (const auto& [section, values] : ours.items())
     for (const auto& [name, value] : values.items()) {
-      if (may_change_on_resume(section + "." + name) || !theirs.contains(section)) continue;
+      if (may_change(section + "." + name) || !theirs.contains(section)) continue;
       const auto& other = theirs[section];
       check(!other.contains(name) || other[name] == value,
             "{}: was made with {} = {}, the run's config.toml says {}; a resumed run must keep it", file,

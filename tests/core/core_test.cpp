@@ -101,6 +101,22 @@ TEST(Random, StreamsAreIndependentAndRepeatable) {
   EXPECT_EQ(std::unique(seeds.begin(), seeds.end()), seeds.end());
 }
 
+TEST(Random, APermutationHasEveryIndexOnce) {
+  for (const uint64_t size : {1, 2, 3, 5, 64, 1000, 4097}) {
+    const Permutation order(size, 7, "test"), other(size, 7, "test", 1);
+    std::vector<bool> seen(size);
+    uint64_t same = 0;
+    for (uint64_t place = 0; place < size; ++place) {
+      const uint64_t index = order(place);
+      ASSERT_LT(index, size);
+      EXPECT_FALSE(seen[index]);
+      seen[index] = true;
+      same += index == other(place);
+    }
+    EXPECT_LT(same, size / 10 + 4) << size;
+  }
+}
+
 TEST(Random, BelowIsUniformAndShuffleIsAPermutation) {
   RandomStream stream(7, "test");
   std::vector<int> counts(10);

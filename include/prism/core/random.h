@@ -33,4 +33,19 @@ class RandomStream {
   uint64_t state_;
 };
 
+/// A pseudo-random order of [0, size): which index comes at which place, computed place by place, so that an
+/// order of billions needs no memory and a resumed run only its place. A Feistel network of four rounds on
+/// the next power of four, walked until it lands inside. The same on every machine.
+class Permutation {
+ public:
+  /// size >= 1.
+  Permutation(uint64_t size, uint64_t seed, std::string_view name, uint64_t index = 0);
+  /// place < size; every index comes at exactly one place.
+  uint64_t operator()(uint64_t place) const;
+
+ private:
+  uint64_t size_, key_;
+  int half_bits_ = 1;
+};
+
 }  // namespace prism

@@ -32,6 +32,11 @@ struct EvaluateConfig {
                  Field{"ks", &EvaluateConfig::ks, Range{1, 1e9}, "", "list lengths k of HR@k and NDCG@k"}};
 };
 
+/// Error where `theirs`, the settings of checkpoint `file` as JSON, differs from `ours` in anything that a
+/// resumed run must keep; `may_change` says of "section.name" whether it may differ.
+void check_same_settings(const std::string& ours, const std::string& theirs, const std::string& file,
+                         bool (*may_change)(const std::string& key));
+
 /// Everything that defines a training run: sections [run], [data], [model], [mixer], [loss], [train] and
 /// [evaluate] of a recipe. A run folder keeps the whole of it as config.toml, which is again a recipe.
 class Recipe {

@@ -1,0 +1,116 @@
+// prism lm evaluate RUN: perplexity of texts, LAMBADA, multiple choice.
+#include <fmt/format.h>
+
+#include <algorithm>
+#include <cmath>
+
+#include "commands.h"
+#include "log_json.h"
+#include "prism/core/error.h"
+#include "prism/evaluate/text_loss.h"
+#include "prism/evaluate/text_tasks.h"
+#include "prism/ops/device.h"
+#include "prism/train/language_model_run.h"
+
+namespace prism::cli {
+namespace {
+
+using nlohmann::ordered_json;
+
+struct TextLossConfig {
+  int64_t context = 0, stride = 0;
+  static constexpr auto fields =
+      std::tuple{Field{"context", &TextLossConfig::context, Range{0, 1e9}, "tokens",
+                       "that the model sees at most; 0: the length that it was trained with"},
+                 Field{"stride", &TextLossConfig::stride, Range{0, 1e9}, "tokens",
+                       "by which the context moves; 0: half of it"}};
+};
+
+class LmEvaluateCommand final : public Command {
+ public:
+  LmEvaluateCommand() { settings_.bind("evaluate", config_); }
+
+  void declare(CLI::App& app, const std::vector<std::string>&) override {
+    app.add_option("RUN", run_, "run folder of prism lm train")->required();
+    app.add_option("--tokens", tokens_, "token folders of prism lm prepare, with the run's tokenizer");
+    app.add_option("--words", words_, "words of the text of --tokens: perplexity by word");
+    app.add_option("--completions", completions_, "files of {\"context\", \"continuation\"}: LAMBADA");
+    app.add_option("--choices", choices_, "files of {\"query\", \"choices\", \"gold\"}: PIQA, ARC, ...");
+    flags_.declare(app, settings_);
+  }
+
+  int run(const Globals& globals) override {
+    flags_.apply(settings_);
+    if (tokens_.empty() && completions_.empty() && choices_.empty())
+      usage_error("lm evaluate: nothing to evaluate; --tokens, --completions and --choices name files");
+    LanguageModelRun run = open_language_model(run_, require_device(globals.device));
+    ordered_json json{{"run", run_}, {"step", run.state.step}};
+    for (const std::string& folder : tokens_) json["text"][folder] = text_loss(run, folder);
+    for (const std::string& file : completions_) json["completions"][file] = completions(run, file);
+    for (const std::string& file : choices_) json["choices"][file] = choices(run, file);
+    fmt::print("{}", globals.json ? dump(json) : text_of(json));
+    return 0;
+  }
+
+ private:
+  ordered_json text_loss(LanguageModelRun& run, const std::string& folder) const {
+    const TokenDataset dataset(folder);
+    check(dataset.index().tokenizer == run.tokenizer->fingerprint(),
+          "{}: was made with the tokenizer {}, the run has {}", folder, dataset.index().tokenizer,
+          run.tokenizer->fingerprint());
+    TextLossOptions options{.context = config_.context > 0 ? config_.context : run.recipe->data.length};
+    options.stride = config_.stride > 0 ? config_.stride : std::max<int64_t>(options.context / 2, 1);
+    const TextLoss loss =
+        measure_text(*run.model, dataset, 0, dataset.size(), token_bytes(*run.tokenizer), options);
+    ordered_json json{{"context", options.context},
+                      {"stride", options.stride},
+                      {"tokens", loss.tokens},
+                      {"bytes", loss.bytes},
+                      {"nats_per_token", loss.nats_per_token()},
+                      {"perplexity", loss.perplexity()},
+                      {"bits_per_byte", loss.bits_per_byte()}};
+    if (words_ > 0) json["word_perplexity"] = std::exp(loss.nats / static_cast<double>(words_));
+    return json;
+  }
+
+  static ordered_json completions(LanguageModelRun& run, const std::string& file) {
+    const CompletionResult result = evaluate_completions(*run.model, *run.tokenizer, read_completions(file));
+    return {{"examples", result.examples}, {"accuracy", result.accuracy}, {"perplexity", result.perplexity}};
+  }
+
+  static ordered_json choices(LanguageModelRun& run, const std::string& file) {
+    const ChoiceResult result = evaluate_choices(*run.model, *run.tokenizer, read_choices(file));
+    return {{"examples", result.examples},
+            {"accuracy", result.accuracy},
+            {"normalised_accuracy", result.normalised_accuracy}};
+  }
+
+  /// A line a file.
+  static std::string text_of(const ordered_json& json) {
+    std::string text;
+    for (const char* kind : {"text", "completions", "choices"}) {
+      if (!json.contains(kind)) continue;
+      for (const auto& [name, figures] : json[kind].items()) {
+        text += name + ":";
+        for (const auto& [key, value] : figures.items())
+          text += value.is_number_float() ? fmt::format(" {} {:.4f}", key, value.get<double>())
+                                          : fmt::format(" {} {}", key, value.dump());
+        text += "\n";
+      }
+    }
+    return text;
+  }
+
+  TextLossConfig config_;
+  Settings settings_;
+  SettingFlags flags_;
+  std::string run_;
+  std::vector<std::string> tokens_, completions_, choices_;
+  int64_t words_ = 0;
+};
+
+}  // namespace
+
+std::unique_ptr<Command> make_lm_evaluate() { return std::make_unique<LmEvaluateCommand>(); }
+
+}  // namespace prism::cli

@@ -1,0 +1,92 @@
+#include "train/language_model_task.h"
+
+#include <algorithm>
+#include <cmath>
+
+#include "prism/core/error.h"
+#include "prism/core/log.h"
+#include "prism/core/random.h"
+#include "prism/core/text.h"
+#include "prism/ops/softmax_loss.h"
+
+namespace prism {
+
+LanguageModelTask::LanguageModelTask(const LanguageModelRecipe& recipe, const TokenSplit& split,
+                                     const Tokenizer& tokenizer, std::shared_ptr<LanguageModel> model,
+                                     c10::Device device)
+    : recipe_(recipe),
+      split_(split),
+      tokenizer_(tokenizer.fingerprint()),
+      bytes_(token_bytes(tokenizer)),
+      model_(std::move(model)),
+      device_(device),
+      windows_(*split.train, 0, split.train_end, recipe.data.length) {}
+
+int64_t LanguageModelTask::rounds() const {
+  return (recipe_.train.updates + recipe_.train.validate_every - 1) / recipe_.train.validate_every;
+}
+
+int64_t LanguageModelTask::units(int64_t round) const {
+  const int64_t done = round * recipe_.train.validate_every;
+  return std::min(recipe_.train.validate_every, recipe_.train.updates - done) * recipe_.train.batch_size;
+}
+
+void LanguageModelTask::open_round(int64_t round) {
+  opened_ = round * recipe_.train.validate_every * recipe_.train.batch_size;
+}
+
+TaskLoss LanguageModelTask::loss(int64_t first, int64_t count, int64_t step) {
+  std::vector<TokenWindow> chosen;
+  const int64_t size = windows_.size();
+  for (int64_t sequence = opened_ + first; sequence < opened_ + first + count; ++sequence) {
+    const Permutation order(static_cast<uint64_t>(size), static_cast<uint64_t>(recipe_.run.seed), "shuffle",
+                            static_cast<uint64_t>(sequence / size));
+    chosen.push_back(windows_.at(static_cast<int64_t>(order(static_cast<uint64_t>(sequence % size)))));
+  }
+  const TokenBatch batch = make_token_batch(*split_.train, chosen, device_);
+  model_->set_dropout_step(step);
+  const at::Tensor h = model_->forward(batch.tokens, batch.packing).squeeze(0);
+  return {.mean = full_softmax_loss(h, model_->embedding(), batch.targets),
+          .auxiliary = model_->auxiliary_loss()};
+}
+
+MetricMap LanguageModelTask::validate() {
+  const TextLoss loss = measure_text(*model_, *split_.valid, split_.valid_begin, split_.valid->size(), bytes_,
+                                     {.context = recipe_.data.length, .stride = recipe_.data.length});
+  return {
+      {"loss", loss.nats_per_token()}, {"perplexity", loss.perplexity()}, {kMetric, loss.bits_per_byte()}};
+}
+
+void LanguageModelTask::tell(const EpochRow& row) {
+  info("step {:>9}  loss {:.4f}  validation {:.4f} ({:.4f} bits a byte)  {} tokens/s{}",
+       with_commas(row.step), row.loss, row.valid.at("loss"), row.valid.at(kMetric),
+       with_commas(std::llround(row.positions_per_second)), row.best ? "  best" : "");
+}
+
+std::string LanguageModelTask::label(int64_t round) const {
+  const int64_t first = round * recipe_.train.validate_every;
+  return fmt::format("steps {} to {} of {}", first + 1,
+                     std::min(first + recipe_.train.validate_every, recipe_.train.updates),
+                     recipe_.train.updates);
+}
+
+void LanguageModelTask::complete(Checkpoint& checkpoint) const { checkpoint.items = tokenizer_; }
+
+void LanguageModelTask::require_own(const Checkpoint& checkpoint, const std::string& file) const {
+  check_same_settings(recipe_.settings.to_json(), checkpoint.settings, file,
+                      LanguageModelRecipe::may_change_on_resume);
+  check(checkpoint.items == tokenizer_, "{}: was made with the tokenizer {}, the tokens with {}", file,
+        checkpoint.items, tokenizer_);
+}
+
+std::string LanguageModelTask::divergence_advice() const {
+  return fmt::format("lower --learning-rate (now {}) or --clip-norm (now {}), or use --precision fp32",
+                     recipe_.train.learning_rate, recipe_.train.clip_norm);
+}
+
+std::string LanguageModelTask::memory_advice() const {
+  return fmt::format("raise --micro-batches (now {}), or lower --batch-size (now {} sequences) or --length",
+                     recipe_.train.micro_batches, recipe_.train.batch_size);
+}
+
+}  // namespace prism
