@@ -34,6 +34,8 @@ class CompareCommand final : public Command {
   int run(const Globals& globals) override {
     const c10::Device device = require_device(globals.device);
     if (!cell_.empty()) return exit_status(run_cell(CellFolder(cell_), device));
+    if (!source_.empty() && !source_.ends_with(".toml"))
+      usage_error("compare: {}: a comparison is a .toml recipe; name a log with --file", source_);
     flags_.apply(recipe_->settings);
     const CompareConfig& config = recipe_->compare;
     if (config.task == CompareTask::kSpeed && config.jobs > 1)
@@ -49,8 +51,7 @@ class CompareCommand final : public Command {
     write_files(plan, folder, rows);
     print(rows, true, globals.json);
     if (outcome.signal) return exit_status(outcome.signal);
-    draw(folder);
-    info("tables and picture: {}", folder.root().string());
+    info("{}: {}", draw(folder) ? "tables and picture" : "tables", folder.root().string());
     return outcome.failed.empty() ? 0 : 1;
   }
 
@@ -91,7 +92,7 @@ class CompareCommand final : public Command {
   }
 
   /// The picture is an extra: without matplotlib the tables stand, and `prism report` draws it later.
-  void draw(const CompareFolder& folder) const {
+  bool draw(const CompareFolder& folder) const {
     const auto quoted = [](const std::string& word) {
       std::string text = "'";
       for (const char c : word) text += c == '\'' ? std::string("'\\''") : std::string(1, c);
@@ -99,8 +100,9 @@ class CompareCommand final : public Command {
     };
     const std::string line = quoted(python_program(python_)) + " " + quoted(python_script("compare.py")) +
                              " " + quoted(folder.root().string()) + " >&2";
-    if (std::system(line.c_str()) != 0)
-      warn("no picture; prism report {} --python PROGRAM draws it", folder.root().string());
+    const bool drawn = std::system(line.c_str()) == 0;
+    if (!drawn) warn("no picture; prism report {} --python PROGRAM draws it", folder.root().string());
+    return drawn;
   }
 
   std::unique_ptr<CompareRecipe> recipe_;

@@ -153,7 +153,8 @@ std::optional<Figures> read_figures(const CellFolder& folder) {
   const std::string name = folder.result().string();
   if (!fs::exists(folder.result())) return {};
   const auto json = ordered_json::parse(read_file(folder.result()), nullptr, false);
-  check(json.is_object() && json.contains("figures"), "{}: is no result of a cell", name);
+  check(json.is_object() && json.contains("figures"),
+        "{}: is no result of a cell; delete it, and the same command measures the cell again", name);
   Figures figures;
   for (const auto& [figure, value] : json["figures"].items())
     figures.emplace_back(figure, value.is_number() ? value.get<double>() : std::nan(""));

@@ -20,6 +20,25 @@ void set_in_mixers(const Setting& setting, Settings& target) {
       target.set(own.section + "." + own.name, setting.get(), setting.section + "." + setting.name);
 }
 
+/// A setting of one variant: of its model, or of those of its mixers that have one of the name; `prism.steps`
+/// means one mixer of a pattern. All else is the same for all variants.
+void set_in_variant(const std::string& key, const std::string& value, const std::string& where,
+                    Settings& target) {
+  const Setting* found = target.find(key) ? target.find(key) : target.find("mixer." + key);
+  if (!found) return target.set_text(key, value, where);  // an error that names the nearest setting
+  if (found->section == "model" && found->name == "mixer")
+    usage_error("{}: its mixer is the first word, not a setting", where);
+  if (found->section != "model" && !found->section.starts_with("mixer"))
+    usage_error(
+        "{}: {} is a setting of [{}], which is the same for all variants; theirs are [model] and [mixer]",
+        where, key, found->section);
+  const bool one = found->section == "model" || key.find('.') != std::string::npos;
+  const std::string section = found->section, name = found->name;
+  for (const Setting& own : target.all())
+    if (own.name == name && (one ? own.section == section : own.section.starts_with("mixer")))
+      target.set_text(own.section + "." + name, value, where);
+}
+
 }  // namespace
 
 Variant parse_variant(const std::string& text) {
@@ -35,6 +54,8 @@ Variant parse_variant(const std::string& text) {
   }
   if (variant.mixer.empty()) usage_error("compare: variant \"{}\" names no mixer", shortened(text));
   variant.label = colon == std::string::npos ? text : text.substr(0, colon);
+  if (variant.label.find_first_not_of(' ') == std::string::npos)
+    usage_error("compare: variant \"{}\" has an empty label", shortened(text));
   return variant;
 }
 
@@ -72,7 +93,7 @@ void CompareRecipe::apply(const Variant& variant, Settings& target) const {
       target.set(key, setting.get(), key);
   }
   const std::string where = fmt::format("compare: variant \"{}\"", shortened(variant.label));
-  for (const auto& [key, value] : variant.settings) target.set_text(key, value, where);
+  for (const auto& [key, value] : variant.settings) set_in_variant(key, value, where, target);
 }
 
 std::string CompareRecipe::to_toml() const {

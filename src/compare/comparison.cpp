@@ -20,7 +20,9 @@ std::string cell_name(const Cell& cell) { return cell.path.string(); }
 void write_or_compare(const fs::path& file, const std::string& text) {
   if (!fs::exists(file)) return write_file(file, text);
   if (read_file(file) != text)
-    usage_error("compare: {} was made with other settings; choose another folder with --out", file.string());
+    usage_error(
+        "compare: {} was made with other settings or for another log; choose another folder with --out",
+        file.string());
 }
 
 /// Writes what a cell's process needs. Whether the cell still has to run.
@@ -50,6 +52,9 @@ std::string headline(const CellFolder& folder) {
 
 CompareOutcome run_comparison(const CompareRecipe& recipe, const Plan& plan, const CompareFolder& folder,
                               const CellCommand& command) {
+  if (fs::exists(folder.root() / "config.toml") && !fs::exists(folder.recipe()))
+    usage_error("compare: {} is a run folder of prism train; choose another folder with --out",
+                folder.root().string());
   std::vector<const Cell*> pending;
   std::vector<Job> jobs;
   for (const Cell& cell : plan.cells) {

@@ -13,6 +13,7 @@
 #include "prism/core/log.h"
 #include "prism/core/text.h"
 #include "prism/data/reader.h"
+#include "prism/train/run.h"
 
 namespace prism {
 namespace {
@@ -48,14 +49,42 @@ bool has_ffn(const ModelSpec& spec) {
   return false;
 }
 
+/// Usage error for an empty list, and for one that says a thing twice: its cells would count as two.
+template <class T>
+void require_distinct(const char* name, const std::vector<T>& list) {
+  if (list.empty()) usage_error("compare: {} is empty", name);
+  std::set<T> seen;
+  for (const T& entry : list)
+    if (!seen.insert(entry).second) usage_error("compare: {} has {} twice", name, entry);
+}
+
 std::vector<ProbeTask> probes_of(const CompareRecipe& recipe) {
-  const auto& names = EnumNames<ProbeTask>::names;
+  const std::vector<std::string> names(EnumNames<ProbeTask>::names.begin(),
+                                       EnumNames<ProbeTask>::names.end());
+  std::vector<std::string> wanted;
+  for (const std::string& name : recipe.compare.probes)
+    if (name == "all")
+      wanted.insert(wanted.end(), names.begin(), names.end());
+    else
+      wanted.push_back(name);
+  require_distinct("probes", wanted);
   std::vector<ProbeTask> tasks;
-  for (const std::string& wanted : recipe.compare.probes)
-    for (size_t i = 0; i < names.size(); ++i)
-      if (wanted == "all" || wanted == names[i]) tasks.push_back(static_cast<ProbeTask>(i));
-  if (tasks.empty()) usage_error("compare: probes names none of {}", fmt::join(names, ", "));
+  for (const std::string& name : wanted) {
+    const auto found = std::find(names.begin(), names.end(), name);
+    if (found == names.end())
+      usage_error("compare: no probe is called \"{}\"{}; there are {}", name, did_you_mean(name, names),
+                  fmt::join(names, ", "));
+    tasks.push_back(static_cast<ProbeTask>(found - names.begin()));
+  }
   return tasks;
+}
+
+/// Matching would change what the variant asked for.
+void require_free_ffn(const Variant& variant) {
+  for (const auto& [key, value] : variant.settings)
+    if (key == "ffn_width" || key == "ffn_multiple")
+      usage_error("compare: variant \"{}\": matching decides the FFN width; leave {} out, or use --no-match",
+                  variant.label, key);
 }
 
 class Planner {
@@ -64,6 +93,7 @@ class Planner {
       : recipe_(recipe), variants_(variants_of(recipe)), reference_(reference_of(recipe, variants_)) {}
 
   Plan run() {
+    require_distinct("seeds", recipe_.compare.seeds);
     switch (recipe_.compare.task) {
       case CompareTask::kRecommendation:
         recommendation();
@@ -72,6 +102,7 @@ class Planner {
         for (const ProbeTask task : probes_of(recipe_)) probe(task);
         break;
       case CompareTask::kSpeed:
+        require_distinct("lengths", recipe_.speed.lengths);
         for (const int64_t length : recipe_.speed.lengths) speed(length);
     }
     std::stable_sort(plan_.cells.begin(), plan_.cells.end(),
@@ -85,6 +116,7 @@ class Planner {
     ReadReport report;
     const Interactions log = read_interactions(recipe_.recipe.data, report);
     for (const std::string& line : report.text()) info("{}", line);
+    log_ = log_fingerprint(log);
     add_item<Recipe>("", log.items.size(), true, [&](Recipe& recipe) { recipe.fit_to(log); });
   }
 
@@ -115,6 +147,7 @@ class Planner {
     for (size_t i = 0; i < variants_.size(); ++i) {
       ModelSpec& spec = recipes[i]->model;
       MatchedBy matched = MatchedBy::kNothing;
+      if (trained && recipe_.compare.match && i != reference_) require_free_ffn(variants_[i]);
       if (trained && recipe_.compare.match)
         matched = i == reference_
                       ? MatchedBy::kReference
@@ -142,9 +175,12 @@ class Planner {
 
   void add_cell(const Variant& variant, const std::string& item, MatchedBy matched, int64_t seed,
                 const Settings& settings) {
-    Cell cell{
-        .config = {.task = recipe_.compare.task, .variant = variant.label, .item = item, .matched = matched},
-        .seed = seed};
+    Cell cell{.config = {.task = recipe_.compare.task,
+                         .variant = variant.label,
+                         .item = item,
+                         .log = log_,
+                         .matched = matched},
+              .seed = seed};
     cell.path = std::filesystem::path(item) / folder_name(variant.label) / fmt::format("seed-{}", seed);
     Settings head;
     head.bind("cell", cell.config);
@@ -156,6 +192,7 @@ class Planner {
   const CompareRecipe& recipe_;
   std::vector<Variant> variants_;
   size_t reference_;
+  std::string log_;
   Plan plan_;
 };
 

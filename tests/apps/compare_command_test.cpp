@@ -98,6 +98,10 @@ TEST_F(CompareCommand, RunsOnlyWhatIsMissingAndRefusesOtherSettings) {
   EXPECT_EQ(other.status, 2);
   EXPECT_THAT(other.err, HasSubstr("was made with other settings"));
   EXPECT_EQ(run_prism(words("out", "--seeds 1,2,3")).status, 0) << "more seeds join";
+  write_file(path("log.csv"), read_file(path("log.csv")) + "u1,i1,99\n");
+  const Outcome grown = run_prism(words("out"));
+  EXPECT_EQ(grown.status, 2);
+  EXPECT_THAT(grown.err, HasSubstr("or for another log"));
 }
 
 TEST_F(CompareCommand, InterruptedItGoesOnToTheSameFigures) {
@@ -131,6 +135,7 @@ TEST_F(CompareCommand, MisuseIsOneLineAndStatusTwo) {
   EXPECT_THAT(run_prism(base + "--variants prism,prism").err, HasSubstr("two variants are called \"prism\""));
   EXPECT_THAT(run_prism(base + "--variants prsm").err, HasSubstr("did you mean \"prism\"?"));
   EXPECT_EQ(run_prism("compare --out " + path("never")).status, 2);
+  EXPECT_THAT(run_prism("compare " + path("log.csv")).err, HasSubstr("a comparison is a .toml recipe"));
   EXPECT_EQ(run_prism(base + "--task speed --jobs 2").status, 2);
   const Outcome apart = run_prism(base + "--variants prism,sasrec_block --tolerance 0");
   EXPECT_EQ(apart.status, 2);

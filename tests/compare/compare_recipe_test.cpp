@@ -3,6 +3,8 @@
 #include <gmock/gmock.h>
 #include <gtest/gtest.h>
 
+#include <functional>
+
 #include "prism/compare/plan.h"
 #include "prism/core/error.h"
 #include "prism/core/files.h"
@@ -37,6 +39,57 @@ TEST(Variants, AreAMixerWithSettingsAndALabel) {
   EXPECT_THAT(rich.settings, ElementsAre(Pair("steps", "1"), Pair("anchor", "token")));
   EXPECT_THAT(error_of([] { parse_variant("prism steps"); }), HasSubstr("\"steps\" is no setting=value"));
   EXPECT_THAT(error_of([] { parse_variant(""); }), HasSubstr("names no mixer"));
+}
+
+/// The error of planning probes with these variants.
+std::string plan_error(std::vector<std::string> variants,
+                       const std::function<void(CompareConfig&)>& change = {}) {
+  CompareRecipe recipe;
+  recipe.compare.task = CompareTask::kProbe;
+  recipe.compare.probes = {"parity"};
+  recipe.compare.variants = std::move(variants);
+  if (change) change(recipe.compare);
+  return error_of([&] { plan_comparison(recipe); });
+}
+
+TEST(Variants, DifferInModelAndMixerAlone) {
+  EXPECT_EQ(plan_error({"prism", "no conv: prism anchor=token", "prism,mom prism.steps=1 mom.memories=2"}),
+            "");
+  EXPECT_THAT(plan_error({"prism", "prism learning_rate=0.1"}),
+              HasSubstr("learning_rate is a setting of [train], which is the same for all variants"));
+  EXPECT_THAT(plan_error({"prism", "prism seed=5"}), HasSubstr("seed is a setting of [run]"));
+  EXPECT_THAT(plan_error({"prism", "a: prism mixer=gla"}), HasSubstr("its mixer is the first word"));
+  EXPECT_THAT(plan_error({"prism", "a: prism ffn_width=100"}), HasSubstr("matching decides the FFN width"));
+  EXPECT_THAT(plan_error({"prism", "prism stepz=1"}), HasSubstr("did you mean \"steps\"?"));
+  EXPECT_THAT(plan_error({": prism"}), HasSubstr("has an empty label"));
+}
+
+TEST(Variants, OfAPatternSetEveryMixerThatHasTheSetting) {
+  Recipe target("prism,mom");
+  CompareRecipe().apply(parse_variant("prism,mom heads=4 prism.steps=3"), target.settings);
+  EXPECT_EQ(std::get<int64_t>(target.settings.find("mixer.prism.heads")->get()), 4);
+  EXPECT_EQ(std::get<int64_t>(target.settings.find("mixer.mom.heads")->get()), 4);
+  EXPECT_EQ(std::get<int64_t>(target.settings.find("mixer.prism.steps")->get()), 3);
+}
+
+TEST(ListsOfAComparison, NameEachThingOnce) {
+  EXPECT_EQ(plan_error({"prism"}), "");
+  EXPECT_THAT(plan_error({"prism"},
+                         [](CompareConfig& c) {
+                           c.seeds = {1, 2, 1};
+                         }),
+              HasSubstr("seeds has 1 twice"));
+  EXPECT_THAT(plan_error({"prism"}, [](CompareConfig& c) { c.seeds = {}; }), HasSubstr("seeds is empty"));
+  EXPECT_THAT(plan_error({"prism"},
+                         [](CompareConfig& c) {
+                           c.probes = {"all", "mux"};
+                         }),
+              HasSubstr("probes has mux twice"));
+  EXPECT_THAT(plan_error({"prism"},
+                         [](CompareConfig& c) {
+                           c.probes = {"mux", "partiy"};
+                         }),
+              HasSubstr("did you mean \"parity\"?"));
 }
 
 class CompareRecipes : public ::testing::Test {

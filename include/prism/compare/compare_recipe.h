@@ -56,7 +56,7 @@ struct SpeedConfig {
   int64_t sequences = 1;
   double seconds = 2;
   static constexpr auto fields =
-      std::tuple{Field{"lengths", &SpeedConfig::lengths, Range{1, 1e9}, "tokens", "of the sequences"},
+      std::tuple{Field{"lengths", &SpeedConfig::lengths, Range{1, 1e6}, "tokens", "of the sequences"},
                  Field{"sequences", &SpeedConfig::sequences, Range{1, 1e6}, "", "in one pass"},
                  Field{"seconds", &SpeedConfig::seconds, Range{0, 1e6}, "s",
                        "for each median; slow variants take three passes all the same"}};
@@ -71,7 +71,8 @@ struct Variant {
 Variant parse_variant(const std::string& text);
 
 /// A comparison as a file: a recipe whose every section applies to all variants, with a section [compare]
-/// and, for their tasks, [probe] and [speed]. A setting of [mixer] applies to the mixers that have it.
+/// and, for their tasks, [probe] and [speed]. [mixer] has the settings of [model] mixer, each of which
+/// applies to all variants' mixers that have one of its name.
 class CompareRecipe {
  public:
   explicit CompareRecipe(const std::string& mixer = "prism");

@@ -13,12 +13,13 @@ namespace prism {
 /// Section [cell]: which one it is.
 struct CellConfig {
   CompareTask task = CompareTask::kRecommendation;
-  std::string variant, item;
+  std::string variant, item, log;
   MatchedBy matched = MatchedBy::kNothing;
   static constexpr auto fields = std::tuple{
       Field{"task", &CellConfig::task, Any{}, "", "what is measured"},
       Field{"variant", &CellConfig::variant, Any{}, "", "label of the variant"},
       Field{"item", &CellConfig::item, Any{}, "", "the probe or the length; empty with a recommendation log"},
+      Field{"log", &CellConfig::log, Any{}, "", "fingerprint of the recommendation log"},
       Field{"matched", &CellConfig::matched, Any{}, "", "how the model got the reference's parameters"}};
 };
 
