@@ -31,6 +31,7 @@ class ProbeCommand final : public Command {
     const c10::Device device = require_device(globals.device);
     Table table({"probe", "sizes", "chance", "accuracy", "updates", "parameters", "seconds"}, 4);
     auto json = ordered_json::array();
+    int status = 0;
     for (size_t i = 0; i < EnumNames<ProbeTask>::names.size(); ++i) {
       if (task_ != "all" && task_ != EnumNames<ProbeTask>::names[i]) continue;
       const auto task = static_cast<ProbeTask>(i);
@@ -43,13 +44,19 @@ class ProbeCommand final : public Command {
       const ProbeResult result = train_probe(recipe, task, device, [](int64_t updates, double accuracy) {
         info("  {:>8} updates  validation {:.4f}", with_commas(updates), accuracy);
       });
-      if (result.signal) return 128 + result.signal;
+      if (result.signal) {
+        warn("stopped after {} updates of {}, which are lost; probes keep nothing", with_commas(result.updates),
+             enum_name(task));
+        status = 128 + result.signal;
+        break;
+      }
       table.add({std::string(enum_name(task)), sizes, result.chance, result.accuracy, result.updates,
                  result.parameters, result.seconds});
       json.push_back(result_json(recipe, task, sizes, result));
     }
-    fmt::print("{}", globals.json ? dump(json) : table.to_string(TableFormat::kText));
-    return 0;
+    if (status == 0 || !json.empty())
+      fmt::print("{}", globals.json ? dump(json) : table.to_string(TableFormat::kText));
+    return status;
   }
 
  private:
