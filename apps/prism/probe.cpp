@@ -45,8 +45,8 @@ class ProbeCommand final : public Command {
         info("  {:>8} updates  validation {:.4f}", with_commas(updates), accuracy);
       });
       if (result.signal) {
-        warn("stopped after {} updates of {}, which are lost; probes keep nothing", with_commas(result.updates),
-             enum_name(task));
+        warn("stopped after {} updates of {}, which are lost; probes keep nothing",
+             with_commas(result.updates), enum_name(task));
         status = 128 + result.signal;
         break;
       }

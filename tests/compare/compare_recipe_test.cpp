@@ -55,8 +55,8 @@ std::string plan_error(std::vector<std::string> variants,
 TEST(Variants, DifferInModelAndMixerAlone) {
   EXPECT_EQ(plan_error({"prism", "no conv: prism anchor=token", "prism,mom prism.steps=1 mom.memories=2"}),
             "");
-  EXPECT_THAT(plan_error({"prism", "prism learning_rate=0.1"}),
-              HasSubstr("learning_rate is a setting of [train], which is the same for all variants"));
+  EXPECT_THAT(plan_error({"prism", "prism batch=8"}),
+              HasSubstr("batch is a setting of [probe], which is the same for all variants"));
   EXPECT_THAT(plan_error({"prism", "prism seed=5"}), HasSubstr("seed is a setting of [run]"));
   EXPECT_THAT(plan_error({"prism", "a: prism mixer=gla"}), HasSubstr("its mixer is the first word"));
   EXPECT_THAT(plan_error({"prism", "a: prism ffn_width=100"}), HasSubstr("matching decides the FFN width"));

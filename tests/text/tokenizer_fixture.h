@@ -38,7 +38,8 @@ inline std::string training_text() {
   for (int i = 0; i < 40; ++i)
     text +=
         "The quick brown fox jumps over the lazy dog; the dog sleeps. 12345 naïve café\n"
-        "Größe und Länge, 日本語のテキスト, Привет мир, 🙂🙂 emoji\n  indented code(); "
+        "Größe und Länge, 日本語のテキスト, Привет мир, 🙂🙂 emoji\n  indented "
+        "code(); "
         "// "
         "here\n";
   return text;

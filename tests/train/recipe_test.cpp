@@ -5,6 +5,7 @@
 
 #include "prism/core/error.h"
 #include "prism/core/files.h"
+#include "prism/train/language_model_recipe.h"
 #include "train/successor_log.h"
 
 namespace prism {
@@ -42,7 +43,10 @@ TEST(Recipe, EveryShippedRecipeIsValid) {
   for (const auto& entry : std::filesystem::directory_iterator(PRISM_SOURCE_DIR "/recipes")) {
     if (read_file(entry.path()).find("[compare]") != std::string::npos)
       continue;  // tests/compare reads those
-    EXPECT_NO_THROW(Recipe::read(entry.path())) << entry.path();
+    if (entry.path().filename().string().starts_with("lm-"))
+      EXPECT_NO_THROW(LanguageModelRecipe::read(entry.path())) << entry.path();
+    else
+      EXPECT_NO_THROW(Recipe::read(entry.path())) << entry.path();
     ++count;
   }
   EXPECT_GE(count, 4);
