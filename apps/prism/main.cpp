@@ -18,10 +18,14 @@
 namespace prism::cli {
 namespace {
 
-void print_command_list() {
+/// All commands, or those of a family ("lm ").
+void print_command_list(const std::string& family = "") {
   fmt::print(
-      "prism: next-item recommenders on exact parallel recurrences\n\nusage: prism COMMAND [FLAGS]\n\n");
-  for (const CommandEntry& entry : commands()) fmt::print("  {:<12} {}\n", entry.name, entry.summary);
+      "prism: next-item recommenders and language models on exact parallel recurrences\n\n"
+      "usage: prism {}COMMAND [FLAGS]\n\n",
+      family);
+  for (const CommandEntry& entry : commands())
+    if (entry.name.starts_with(family)) fmt::print("  {:<12} {}\n", entry.name, entry.summary);
   fmt::print("\nprism COMMAND --help explains a command; prism --version prints the build's facts.\n");
 }
 
@@ -52,13 +56,16 @@ std::string take_word(std::vector<std::string>& words) {
   return "";
 }
 
+/// Whether commands of two words share this first one.
+bool is_family(const std::string& name) {
+  return std::any_of(commands().begin(), commands().end(),
+                     [&](const CommandEntry& entry) { return entry.name.starts_with(name + " "); });
+}
+
 /// The command's name: one word, or two where commands share the first ("lm train").
 std::string take_command_name(std::vector<std::string>& words) {
   std::string name = take_word(words);
-  const bool is_family = std::any_of(commands().begin(), commands().end(), [&](const CommandEntry& entry) {
-    return entry.name.starts_with(name + " ");
-  });
-  if (!is_family) return name;
+  if (!is_family(name)) return name;
   const std::string second = take_word(words);
   return second.empty() ? name : name + " " + second;
 }
@@ -134,6 +141,10 @@ int run_main(std::vector<std::string> words) {
   }
   const std::string name = take_command_name(words);
   if (name.empty()) usage_error("no command given; prism lists the commands");
+  if (is_family(name)) {
+    print_command_list(name + " ");
+    return 0;
+  }
   return run_command(name, std::move(words));
 }
 

@@ -14,6 +14,7 @@ namespace prism {
 namespace {
 
 using ::testing::HasSubstr;
+using ::testing::Not;
 namespace fs = std::filesystem;
 
 class LmCommands : public ::testing::Test {
@@ -163,8 +164,15 @@ TEST_F(LmCommands, AnInterruptedRunSaysHowItGoesOn) {
   EXPECT_THAT(process.err(), HasSubstr("prism lm train --resume"));
 }
 
+TEST_F(LmCommands, AFamilyOfCommandsListsItsOwn) {
+  for (const std::vector<std::string>& words : {std::vector<std::string>{"lm"}, {"lm", "--help"}}) {
+    EXPECT_EQ(run(words), 0) << err_;
+    EXPECT_THAT(out_, HasSubstr("lm generate"));
+    EXPECT_THAT(out_, Not(HasSubstr("recommend ")));
+  }
+}
+
 TEST_F(LmCommands, MistakesAreUsageErrors) {
-  EXPECT_EQ(run({"lm"}), 2);
   EXPECT_EQ(run({"lm", "trian"}), 2);
   EXPECT_THAT(err_, HasSubstr("lm train"));
   EXPECT_EQ(run({"lm", "prepare", path("text.txt")}), 2);
