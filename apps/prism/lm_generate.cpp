@@ -1,11 +1,11 @@
 // prism lm generate RUN: texts that go on from prompts, as they are made.
 #include <fmt/format.h>
 
-#include <chrono>
 #include <cstdio>
 
 #include "commands.h"
 #include "log_json.h"
+#include "prism/core/clock.h"
 #include "prism/core/error.h"
 #include "prism/core/interrupt.h"
 #include "prism/core/log.h"
@@ -17,10 +17,6 @@ namespace prism::cli {
 namespace {
 
 using nlohmann::ordered_json;
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 class LmGenerateCommand final : public Command {
  public:

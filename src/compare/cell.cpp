@@ -3,12 +3,12 @@
 #include <fmt/format.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <nlohmann/json.hpp>
 #include <sstream>
 
 #include "prism/compare/layer_speed.h"
+#include "prism/core/clock.h"
 #include "prism/core/error.h"
 #include "prism/core/files.h"
 #include "prism/core/memory.h"
@@ -29,10 +29,6 @@ struct CellOutcome {
   int signal = 0;
   Figures figures = {};
 };
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 double bytes_of(int64_t floats) { return static_cast<double>(floats) * sizeof(float); }
 

@@ -3,21 +3,17 @@
 #include <ATen/ops/randn.h>
 
 #include <algorithm>
-#include <chrono>
 #include <functional>
 #include <vector>
 
 #include "mixers/input_conv.h"
 #include "models/seeded_weights.h"
+#include "prism/core/clock.h"
 
 namespace prism {
 namespace {
 
 constexpr int64_t kSteps = 16;  // of one timed pass of single tokens
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// Median seconds of `pass`, which returns a tensor that waits for the device when it is read.
 double median_seconds(double budget, const std::function<at::Tensor()>& pass) {

@@ -3,10 +3,10 @@
 #include <unistd.h>
 
 #include <atomic>
-#include <chrono>
 #include <cstdio>
 #include <mutex>
 
+#include "prism/core/clock.h"
 #include "prism/core/progress.h"
 #include "prism/core/text.h"
 
@@ -16,10 +16,6 @@ namespace {
 std::atomic<LogLevel> g_level{LogLevel::kNormal};
 std::mutex g_mutex;
 Progress* g_progress = nullptr;  // the line at the bottom of the terminal, if any
-
-double now_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 constexpr double kTerminalInterval = 0.1, kPlainInterval = 10.0;  // seconds between drawings
 constexpr const char* kClearLine = "\r\x1b[K";
@@ -52,7 +48,7 @@ void set_log_level(LogLevel level) { g_level = level; }
 LogLevel log_level() { return g_level; }
 
 Progress::Progress(std::string label, int64_t total, std::string unit)
-    : label_(std::move(label)), unit_(std::move(unit)), total_(total), started_(now_seconds()) {
+    : label_(std::move(label)), unit_(std::move(unit)), total_(total), started_(steady_seconds()) {
   terminal_ = isatty(STDERR_FILENO) != 0;
   drawn_ = terminal_ ? 0 : started_;
   const std::lock_guard lock(g_mutex);
@@ -62,7 +58,7 @@ Progress::Progress(std::string label, int64_t total, std::string unit)
 Progress::~Progress() { finish(); }
 
 std::string Progress::line() const {
-  const double elapsed = now_seconds() - started_;
+  const double elapsed = steady_seconds() - started_;
   const double rate = elapsed > 0 ? static_cast<double>(done_) / elapsed : 0;
   std::string text = fmt::format("{} {}", label_, with_commas(done_));
   if (total_ > 0)
@@ -76,7 +72,7 @@ std::string Progress::line() const {
 
 void Progress::draw() {
   const std::lock_guard lock(g_mutex);
-  drawn_ = now_seconds();
+  drawn_ = steady_seconds();
   std::fprintf(stderr, terminal_ ? "%s%s" : "%s%s\n", terminal_ ? kClearLine : "", line().c_str());
   std::fflush(stderr);
 }
@@ -85,7 +81,7 @@ void Progress::advance(int64_t count, const std::string& suffix) {
   done_ += count;
   suffix_ = suffix;
   if (log_level() == LogLevel::kQuiet) return;
-  if (now_seconds() - drawn_ >= (terminal_ ? kTerminalInterval : kPlainInterval)) draw();
+  if (steady_seconds() - drawn_ >= (terminal_ ? kTerminalInterval : kPlainInterval)) draw();
 }
 
 void Progress::finish() {

@@ -6,10 +6,10 @@
 #include <ATen/ops/tensor.h>
 
 #include <algorithm>
-#include <chrono>
 #include <cmath>
 #include <memory>
 
+#include "prism/core/clock.h"
 #include "prism/core/error.h"
 #include "prism/ops/softmax_loss.h"
 #include "prism/train/train_config.h"
@@ -37,10 +37,6 @@ constexpr Sizes kSizes[][2] = {
     {{1, 16, 16, 10'000}, {1, 16, 16, 10'000}},  // silence_gate
     {{1, 16, 16, 10'000}, {1, 16, 16, 10'000}},  // mux
 };
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 /// Samples packed for the model; `last` are the positions that are scored.
 struct ProbeBatch {

@@ -1,10 +1,10 @@
 #include "train/train_loop.h"
 
 #include <algorithm>
-#include <chrono>
 #include <filesystem>
 #include <optional>
 
+#include "prism/core/clock.h"
 #include "prism/core/error.h"
 #include "prism/core/interrupt.h"
 #include "prism/core/log.h"
@@ -16,10 +16,6 @@ namespace {
 
 constexpr int64_t kStepsARow = 50;   // a step row of the logs
 constexpr int64_t kStepsALook = 10;  // figures are read from the device so often
-
-double steady_seconds() {
-  return std::chrono::duration<double>(std::chrono::steady_clock::now().time_since_epoch()).count();
-}
 
 }  // namespace
 

@@ -11,6 +11,7 @@
 #include "prism/core/files.h"
 #include "prism/core/log.h"
 #include "prism/text/prepare.h"
+#include "support/error_of.h"
 
 namespace prism {
 namespace {
@@ -18,15 +19,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 class TokenFiles : public ::testing::Test {
  protected:

@@ -11,6 +11,7 @@
 #include "prism/core/log.h"
 #include "prism/text/stream_decoder.h"
 #include "prism/text/tokenizer_training.h"
+#include "support/error_of.h"
 #include "text/tokenizer_fixture.h"
 
 namespace prism {
@@ -19,15 +20,6 @@ namespace {
 using ::testing::ElementsAre;
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 /// The file of a small tokenizer, trained once for each kind.
 const std::string& trained(TokenizerKind kind) {

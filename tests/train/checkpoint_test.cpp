@@ -9,6 +9,7 @@
 #include "prism/core/error.h"
 #include "prism/core/files.h"
 #include "prism/core/safetensors.h"
+#include "support/error_of.h"
 
 namespace prism {
 namespace {
@@ -27,15 +28,6 @@ Checkpoint sample() {
   checkpoint.state.loss_sum = 0.1 + 0.2;  // not a short decimal
   checkpoint.tensors = {{"model.a", at::randn({3, 4})}, {"model.b", at::randn({5})}};
   return checkpoint;
-}
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
 }
 
 TEST(Checkpoint, RoundTripKeepsEveryBit) {

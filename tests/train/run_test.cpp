@@ -9,6 +9,7 @@
 #include "prism/core/files.h"
 #include "prism/core/log.h"
 #include "prism/train/trainer.h"
+#include "support/error_of.h"
 #include "train/successor_log.h"
 
 namespace prism {
@@ -16,15 +17,6 @@ namespace {
 
 using ::testing::HasSubstr;
 namespace fs = std::filesystem;
-
-std::string error_of(const std::function<void()>& action) {
-  try {
-    action();
-  } catch (const Error& error) {
-    return error.what();
-  }
-  return "no error";
-}
 
 /// Trains for one epoch into a fresh folder.
 std::shared_ptr<Recommender> train_small(const fs::path& root, const Interactions& log,
