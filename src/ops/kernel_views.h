@@ -57,14 +57,20 @@ inline kernels::View view_of(const at::Tensor& x, int64_t trailing, at::Tensor& 
           .head_stride = holder.stride(-2)};
 }
 
-/// A View whose rows all start on 16 bytes, as kernels with vector accesses need; a copy where x's do not.
+/// The same for kernels with vector accesses and for the copy engine of a GPU, which want the address and
+/// every stride that is used in multiples of 16 bytes; a copy where x does not have them.
 inline kernels::View aligned_view_of(const at::Tensor& x, int64_t trailing, at::Tensor& holder) {
+  const int64_t each = 16 / x.element_size();
   const kernels::View view = view_of(x, trailing, holder);
-  const auto aligned = [&](int64_t stride) { return stride * x.element_size() % 16 == 0; };
-  if (reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && aligned(view.token_stride) &&
-      aligned(view.step_stride) && aligned(view.head_stride))
-    return view;
-  return view_of(x.clone(at::MemoryFormat::Contiguous), trailing, holder);
+  const auto fits = [&](int64_t stride, int64_t size) {
+    return size == 1 || (stride > 0 && stride % each == 0);
+  };
+  int64_t tokens = 1;
+  for (int64_t d = 0; d < x.dim() - trailing; ++d) tokens *= x.size(d);
+  const bool aligned = reinterpret_cast<uintptr_t>(view.data) % 16 == 0 && fits(view.token_stride, tokens) &&
+                       fits(view.head_stride, x.size(-2)) &&
+                       (trailing == 2 || fits(view.step_stride, x.size(-3)));
+  return aligned ? view : view_of(holder = x.clone(at::MemoryFormat::Contiguous), trailing, holder);
 }
 
 }  // namespace prism

@@ -13,6 +13,7 @@
 
 #include "chunk_options.h"
 #include "dispatch.h"
+#include "prism/kernels/prism_chunk_cuda.h"
 #include "prism_chunk_call.h"
 
 namespace prism {
@@ -40,13 +41,13 @@ constexpr int64_t kComposedChunk = 64;
 
 // Defaults.
 
-struct Resolved {
-  double scale;
-  int64_t chunk;
-  string_view implementation;
-};
-
-bool has_fused_kernel(const Tensor& q) { return q.device().is_cpu() && q.scalar_type() != at::kHalf; }
+/// What a caller's "fused" stands for: "fused" on the CPU, "cuda" on a GPU, or nothing.
+std::optional<string_view> fused_kernel(const Tensor& q, const Tensor& k, const Tensor& w, bool erase_read,
+                                        bool gradients) {
+  if (q.device().is_cpu() && q.scalar_type() != at::kHalf) return "fused";
+  if (prism_chunk_has_cuda_kernel(q, k, w, erase_read, gradients)) return "cuda";
+  return std::nullopt;
+}
 
 /// No longer than the longest sequence, so that short ones need little padding. Traced lengths are unknown
 /// and keep the full chunk.
@@ -61,18 +62,34 @@ int64_t width_of(const Tensor& tensor, int64_t dim) {
   return tensor.sym_size(dim).guard_int(__FILE__, __LINE__);
 }
 
-Resolved resolve(const Tensor& q, const Tensor& k, const Tensor& w, const OptionalTensor& host_offsets,
-                 std::optional<double> scale, int64_t chunk, string_view implementation) {
+int64_t chosen_chunk(string_view implementation, const Tensor& q, const Tensor& k, const Tensor& w,
+                     const OptionalTensor& offsets) {
+  if (implementation == "cuda") return kernels::cuda::kChunkTokens;
+  if (implementation == "fused")
+    return fused_chunk_length(q.scalar_type(), width_of(q, -1), width_of(w, -1), width_of(k, 2));
+  return composed_chunk(q, offsets);
+}
+
+struct Resolved {
+  double scale;
+  int64_t chunk;
+  string_view implementation;
+  OptionalTensor offsets;  ///< where the implementation reads them
+};
+
+Resolved resolve(const Tensor& q, const Tensor& k, const Tensor& w, const OptionalTensor& erase_read,
+                 const OptionalTensor& cu_seqlens, std::optional<double> scale, int64_t chunk,
+                 string_view implementation, bool gradients) {
   check(chunk >= 0, "prism_chunk: chunk is {}, expected 0 (chosen) or the number of tokens", chunk);
-  const string_view chosen = chosen_implementation(
-      "prism_chunk", implementation, has_fused_kernel(q), q,
+  std::optional<string_view> fused = fused_kernel(q, k, w, present(erase_read), gradients);
+  if (fused == "cuda" && chunk != 0 && chunk != kernels::cuda::kChunkTokens) fused.reset();
+  string_view chosen = chosen_implementation(
+      "prism_chunk", implementation, fused.has_value(), q,
       fmt::format("{} on {}", c10::toString(q.scalar_type()), c10::DeviceTypeName(q.device().type(), true)));
-  if (chunk == 0) {
-    chunk = chosen == "fused"
-                ? fused_chunk_length(q.scalar_type(), width_of(q, -1), width_of(w, -1), width_of(k, 2))
-                : composed_chunk(q, host_offsets);
-  }
-  return {scale ? *scale : 1.0 / std::sqrt(double(width_of(q, -1))), chunk, chosen};
+  if (chosen == "fused") chosen = *fused;
+  const OptionalTensor offsets = chosen == "cuda" ? or_nothing(cu_seqlens) : offsets_on_host(cu_seqlens);
+  return {scale ? *scale : 1.0 / std::sqrt(double(width_of(q, -1))),
+          chunk ? chunk : chosen_chunk(chosen, q, k, w, offsets), chosen, offsets};
 }
 
 // The passes.
@@ -104,6 +121,7 @@ ChunkOutputs forward(const Tensor& q, const Tensor& k, const Tensor& w, const Te
     return empty_outputs(call, return_final_state, save_states);
   }
   if (implementation == "fused") return prism_chunk_fused(call, return_final_state, save_states);
+  if (implementation == "cuda") return prism_chunk_cuda(call, return_final_state, save_states);
   if (implementation == "reference") return prism_chunk_reference(call, return_final_state);
   return prism_chunk_composed(call, return_final_state, save_states);
 }
@@ -133,6 +151,7 @@ ChunkGradients backward(const Tensor& q, const Tensor& k, const Tensor& w, const
   const ChunkCall call{q, k, w, b, g, erase_read, initial_state, cu_seqlens, scale, chunk};
   if (q.numel() == 0) return empty_gradients(call, d_final_state);
   if (implementation == "fused") return prism_chunk_fused_backward(call, chunk_states, d_o, d_final_state);
+  if (implementation == "cuda") return prism_chunk_cuda_backward(call, chunk_states, d_o, d_final_state);
   return prism_chunk_composed_backward(call, chunk_states, d_o, d_final_state);
 }
 
@@ -140,7 +159,7 @@ ChunkGradients backward(const Tensor& q, const Tensor& k, const Tensor& w, const
 
 ChunkOutputs forward_meta(const Tensor& q, const Tensor& k, const Tensor& w, const Tensor& b, const Tensor& g,
                           const OptionalTensor& erase_read, const OptionalTensor& initial_state,
-                          const OptionalTensor& cu_seqlens, double, int64_t chunk, string_view,
+                          const OptionalTensor& cu_seqlens, double, int64_t chunk, string_view implementation,
                           bool return_final_state, bool save_states) {
   check_chunk_arguments("prism_chunk", 2, q, k, w, b, g, erase_read, initial_state, cu_seqlens);
   std::optional<c10::SymInt> packed;
@@ -150,8 +169,11 @@ ChunkOutputs forward_meta(const Tensor& q, const Tensor& k, const Tensor& w, con
   const auto states = [&](bool wanted, const c10::SymInt& n) {
     return wanted ? b.new_empty_symint({n, heads, K, V}) : b.new_empty_symint({0});
   };
-  return {q.new_empty_symint({q.sym_size(0), q.sym_size(1), heads, V}),
-          states(return_final_state, packed ? *packed : q.sym_size(0)), states(save_states, count)};
+  const bool opaque = save_states && implementation == "cuda";
+  return {
+      q.new_empty_symint({q.sym_size(0), q.sym_size(1), heads, V}),
+      states(return_final_state, packed ? *packed : q.sym_size(0)),
+      opaque ? q.new_empty_symint(cuda_chunk_states_shape(q, w, cu_seqlens)) : states(save_states, count)};
 }
 
 ChunkGradients backward_meta(const Tensor& q, const Tensor& k, const Tensor& w, const Tensor& b,
@@ -221,13 +243,13 @@ std::tuple<Tensor, Tensor> chunk_autograd(const Tensor& q, const Tensor& k, cons
                                           bool return_final_state, int64_t chunk,
                                           string_view implementation) {
   check_chunk_arguments("prism_chunk", 2, q, k, w, b, g, erase_read, initial_state, cu_seqlens);
-  const OptionalTensor offsets = offsets_on_host(cu_seqlens);
-  const Resolved resolved = resolve(q, k, w, offsets, scale, chunk, implementation);
   const bool save_states = records_gradients(q, k, w, b, g, erase_read, initial_state);
+  const Resolved resolved =
+      resolve(q, k, w, erase_read, cu_seqlens, scale, chunk, implementation, save_states);
   if (save_states && resolved.implementation == "reference")
     fail("prism_chunk: the reference implementation has no gradient; use auto, fused or composed");
   const variable_list outputs = PrismChunkFunction::apply(
-      q, k, w, b, g, or_nothing(erase_read), or_nothing(initial_state), offsets, resolved.scale,
+      q, k, w, b, g, or_nothing(erase_read), or_nothing(initial_state), resolved.offsets, resolved.scale,
       resolved.chunk, std::string(resolved.implementation), return_final_state, save_states);
   return {outputs[0], outputs[1]};
 }
@@ -239,11 +261,10 @@ std::tuple<Tensor, Tensor> chunk_inference(const Tensor& q, const Tensor& k, con
                                            bool return_final_state, int64_t chunk,
                                            string_view implementation) {
   check_chunk_arguments("prism_chunk", 2, q, k, w, b, g, erase_read, initial_state, cu_seqlens);
-  const OptionalTensor offsets = offsets_on_host(cu_seqlens);
-  const Resolved resolved = resolve(q, k, w, offsets, scale, chunk, implementation);
+  const Resolved resolved = resolve(q, k, w, erase_read, cu_seqlens, scale, chunk, implementation, false);
   auto [o, final_state, chunk_states] = call_operator<ForwardSignature>(
       "prism::_prism_chunk_forward", q, k, w, b, g, or_nothing(erase_read), or_nothing(initial_state),
-      offsets, resolved.scale, resolved.chunk, resolved.implementation, return_final_state, false);
+      resolved.offsets, resolved.scale, resolved.chunk, resolved.implementation, return_final_state, false);
   return {o, final_state};
 }
 

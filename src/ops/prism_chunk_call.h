@@ -59,6 +59,17 @@ ChunkGradients prism_chunk_fused_backward(const ChunkCall& call, const at::Tenso
 /// The token loop in double; CPU only, no chunk states.
 ChunkOutputs prism_chunk_reference(const ChunkCall& call, bool return_final_state);
 
+/// Whether the CUDA kernels take this call; with `gradients`, forward and backward.
+bool prism_chunk_has_cuda_kernel(const at::Tensor& q, const at::Tensor& k, const at::Tensor& w,
+                                 bool erase_read, bool gradients);
+/// The chunk-start states that the CUDA kernels keep are an opaque tensor of q's dtype in this shape.
+std::vector<c10::SymInt> cuda_chunk_states_shape(const at::Tensor& q, const at::Tensor& w,
+                                                 const std::optional<at::Tensor>& cu_seqlens);
+ChunkOutputs prism_chunk_cuda(const ChunkCall& call, bool return_final_state, bool save_states);
+ChunkGradients prism_chunk_cuda_backward(const ChunkCall& call, const at::Tensor& chunk_states,
+                                         const std::optional<at::Tensor>& d_o,
+                                         const std::optional<at::Tensor>& d_final_state);
+
 ChunkOutputs prism_chunk_composed(const ChunkCall& call, bool return_final_state, bool save_states);
 ChunkGradients prism_chunk_composed_backward(const ChunkCall& call, const at::Tensor& chunk_states,
                                              const std::optional<at::Tensor>& d_o,

@@ -1,6 +1,7 @@
 #pragma once
 // How libprism.so reaches the CUDA kernels without linking them: libprism_cuda.so fills this table when it is
 // loaded.
+#include "prism/kernels/prism_chunk_cuda.h"
 #include "prism/kernels/prism_refine_cuda.h"
 #include "prism/kernels/prism_step_cuda.h"
 
@@ -11,6 +12,11 @@ struct CudaKernels {
   decltype(&kernels::cuda::prism_refine_forward) refine_forward = nullptr;
   decltype(&kernels::cuda::prism_refine_backward) refine_backward = nullptr;
   decltype(&kernels::cuda::prism_step) step = nullptr;
+  decltype(&kernels::cuda::prism_chunk_supports) chunk_supports = nullptr;
+  decltype(&kernels::cuda::prism_chunk_forward_workspace) chunk_forward_workspace = nullptr;
+  decltype(&kernels::cuda::prism_chunk_forward) chunk_forward = nullptr;
+  decltype(&kernels::cuda::prism_chunk_backward_workspace) chunk_backward_workspace = nullptr;
+  decltype(&kernels::cuda::prism_chunk_backward) chunk_backward = nullptr;
 };
 
 /// Called once by libprism_cuda.so.

@@ -10,7 +10,12 @@ namespace {
   set_cuda_kernels({.current_stream = [] { return c10::cuda::getCurrentCUDAStream().stream(); },
                     .refine_forward = kernels::cuda::prism_refine_forward,
                     .refine_backward = kernels::cuda::prism_refine_backward,
-                    .step = kernels::cuda::prism_step});
+                    .step = kernels::cuda::prism_step,
+                    .chunk_supports = kernels::cuda::prism_chunk_supports,
+                    .chunk_forward_workspace = kernels::cuda::prism_chunk_forward_workspace,
+                    .chunk_forward = kernels::cuda::prism_chunk_forward,
+                    .chunk_backward_workspace = kernels::cuda::prism_chunk_backward_workspace,
+                    .chunk_backward = kernels::cuda::prism_chunk_backward});
   return true;
 }();
 
