@@ -63,6 +63,10 @@ class Chunks {
   Tensor transition() const;
   Tensor run_states();
   Tensor run_state_gradients(const Tensor& d_o, const std::optional<Tensor>& d_final_state) const;
+  /// A product with T or its transpose, in T's precision.
+  Tensor solved(const Tensor& T, const Tensor& x) const {
+    return at::bmm(T, x.to(T.scalar_type())).to(type_);
+  }
   /// Fills in the pseudo values: vals_1 = U = X - Y S0.
   void add_states(const Tensor& starts) { values_.narrow(1, 0, C_).baddbmm_(Y_, starts, 1, -1); }
 
@@ -134,22 +138,21 @@ void Chunks::products() {
 
 void Chunks::solve() {
   // Substitution, row by row: exact for identical keys and b = 2, where series for the inverse diverge. There
-  // the entries of T alternate at full size for the whole chunk; in double they keep the fp32 path within
-  // 1e-5.
+  // the entries of T alternate at full size for the whole chunk; T and its products in double keep the fp32
+  // path within 1e-5.
   Tensor A = b_ * N_.narrow(2, 0, C_);
   if (call_.q.scalar_type() == at::kFloat) A = A.to(at::kDouble);
   T_ = at::linalg_solve_triangular(A, at::eye(C_, A.options()).expand_as(A), /*upper=*/false, /*left=*/true,
-                                   /*unitriangular=*/true)
-           .to(type_);
-  Y_ = at::bmm(T_, b_ * ge_);
+                                   /*unitriangular=*/true);
+  Y_ = solved(T_, b_ * ge_);
   if (L_ == 1) {
-    values_ = at::bmm(T_, w_);
+    values_ = solved(T_, w_);
     return;
   }
   const int64_t later = (L_ - 1) * C_;
   const Tensor w_later = w_.narrow(1, C_, later);
   const Tensor first = w_.narrow(1, 0, C_) - b_ * at::bmm(N_.narrow(2, C_, later), w_later);
-  values_ = at::cat({at::bmm(T_, first), w_later}, 1);
+  values_ = at::cat({solved(T_, first), w_later}, 1);
 }
 
 Tensor Chunks::transition() const {
@@ -219,7 +222,7 @@ ChunkGradients Chunks::backward(const Tensor& chunk_states, const std::optional<
   // Writes and the solve. dZ is the gradient of Z = gam e S0 + sum_l N_l (U or w_l), which b subtracts from
   // w_1.
   const Tensor dvalues = at::bmm(transposed(P_), dO).baddbmm_(dk_, dS);
-  const Tensor dfirst = at::bmm(transposed(T_), dvalues.narrow(1, 0, C_));
+  const Tensor dfirst = solved(transposed(T_), dvalues.narrow(1, 0, C_));
   const Tensor dZ = dfirst * b_.neg();
   const Tensor Z = at::bmm(ge_, S0).baddbmm_(N_, values_);
   const Tensor db = (dfirst * Z).sum(-1).neg_();

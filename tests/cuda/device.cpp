@@ -53,7 +53,8 @@ ChunkTensors on_gpu(const ChunkTensors& x) {
 Tensors replayed(const std::function<Tensors()>& work, const std::function<void()>& before) {
   namespace allocator = c10::cuda::CUDACachingAllocator;
   const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
-  const c10::MempoolId_t pool = {1, 0};
+  static c10::CaptureId_t pools = 0;
+  const c10::MempoolId_t pool = {0, ++pools};  // an id is not used twice
   C10_CUDA_CHECK(cudaDeviceSynchronize());
   Tensors outputs;
   cudaGraph_t graph = nullptr;

@@ -94,7 +94,7 @@ TEST_F(CudaStep, NumbersAreTheTokenLoops) {
 TEST_F(CudaStep, StridedInputsAndStatesGiveTheSameBits) {
   for (const at::ScalarType stored : {at::kFloat, at::kBFloat16}) {
     const ChunkTensors x = on_gpu(Token({.name = "", .H = 4, .Hk = 2}).tensors.to(at::kBFloat16));
-    const Tensor plain = x.initial_state.to(stored);
+    const Tensor plain = x.initial_state.to(stored, false, /*copy=*/true);
     // Rows that start on odd elements, heads before steps, every other state of a larger buffer.
     const auto odd = [](const Tensor& t) { return at::constant_pad_nd(t, {3, 2}).narrow(-1, 3, t.size(-1)); };
     ChunkTensors strided = x;
@@ -119,7 +119,7 @@ TEST_F(CudaStep, StridedInputsAndStatesGiveTheSameBits) {
 TEST_F(CudaStep, RepeatsAndNeighboursDoNotChangeBits) {
   for (const at::ScalarType stored : {at::kFloat, at::kBFloat16}) {
     const ChunkTensors x = on_gpu(Token({.name = "", .B = 33, .K = 128, .V = 128}).tensors.to(at::kBFloat16));
-    const Tensor state = x.initial_state.to(stored), again = state.clone();
+    const Tensor state = x.initial_state.to(stored, false, /*copy=*/true), again = state.clone();
     const Tensor o = step(x, state);
     EXPECT_TRUE(at::equal(step(x, again), o));
     EXPECT_TRUE(at::equal(again, state));

@@ -66,7 +66,7 @@ def token_loop(q, k, w, b, g, initial_state, erase_read=None, cu_seqlens=None):
 def gradients(function, named):
     """Outputs and gradients of a fixed weighting of both outputs."""
     outputs = function(**named, return_final_state=True) if function is not token_loop else function(**named)
-    weights = [torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).to(o.dtype) for o in outputs]
+    weights = [torch.randn(o.shape, generator=torch.Generator().manual_seed(1)).to(o) for o in outputs]
     leaves = [x for x in named.values() if x.requires_grad]
     return [*outputs, *torch.autograd.grad(outputs, leaves, weights)]
 

@@ -27,11 +27,22 @@ cuuint64_t stride_bytes(int64_t elements, int64_t extent) {
   return extent > 1 ? static_cast<cuuint64_t>(elements) * 2 : 16;
 }
 
+/// The encoder wants a current context. A thread that has made no call of the runtime, such as one of
+/// autograd's, has none before it names its device.
+bool has_context() {
+  thread_local const bool bound = [] {
+    int device = 0;
+    return cudaGetDevice(&device) == cudaSuccess && cudaSetDevice(device) == cudaSuccess;
+  }();
+  return bound;
+}
+
 }  // namespace
 
 const char* make_tile_map(CUtensorMap& map, const TileMap& tile) {
   const Encode encode = encoder();
   if (!encode) return "the driver has no cuTensorMapEncodeTiled";
+  if (!has_context()) return "the device cannot be used by this thread";
   const int64_t panels = (tile.width + 63) / 64;
   const cuuint64_t extents[5] = {static_cast<cuuint64_t>(std::min<int64_t>(tile.width, 64)),
                                  static_cast<cuuint64_t>(tile.tokens), static_cast<cuuint64_t>(panels),
@@ -47,7 +58,9 @@ const char* make_tile_map(CUtensorMap& map, const TileMap& tile) {
   const CUresult result = encode(&map, type, 5, const_cast<void*>(tile.view.data), extents, strides, box,
                                  every, CU_TENSOR_MAP_INTERLEAVE_NONE, CU_TENSOR_MAP_SWIZZLE_128B,
                                  CU_TENSOR_MAP_L2_PROMOTION_L2_256B, CU_TENSOR_MAP_FLOAT_OOB_FILL_NONE);
-  return result == CUDA_SUCCESS ? nullptr : "the driver refuses a tensor map (alignment or strides)";
+  if (result == CUDA_SUCCESS) return nullptr;
+  return result == CUDA_ERROR_INVALID_VALUE ? "the driver refuses a tensor map (alignment or strides)"
+                                            : "the driver could not make a tensor map";
 }
 
 }  // namespace prism::kernels::cuda

@@ -17,7 +17,9 @@ int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 int64_t state_bytes(const PrismChunkCudaShape& shape) {
   return 2 * padded_width(shape.key_width) * padded_width(shape.value_width);
 }
-int64_t carry_bytes(const PrismChunkCudaShape& shape) { return 2 * shape.heads * state_bytes(shape); }
+int64_t carry_bytes(const PrismChunkCudaShape& shape) {
+  return aligned(2 * shape.heads * state_bytes(shape));
+}
 
 int64_t segment_slots(const PrismChunkCudaShape& shape) {
   const int64_t slots = schedule_of(shape).slots(kChunk), a_slot = shape.heads * state_bytes(shape);
@@ -27,14 +29,17 @@ int64_t segment_slots(const PrismChunkCudaShape& shape) {
 
 struct Workspace {
   uint8_t *records, *d_states;
-  float* carry;
+  /// Two, in turns: where a segment begins in one sequence and ends in another, one block writes its start's
+  /// while another reads its end's.
+  float* carries[2];
   int64_t bytes;
   Workspace(const PrismChunkCudaShape& shape, void* memory) {
     records = static_cast<uint8_t*>(memory);
     d_states = records + aligned(record_bytes(shape));
     const int64_t kept = aligned(segment_slots(shape) * shape.heads * state_bytes(shape));
-    carry = reinterpret_cast<float*>(d_states + kept);
-    bytes = aligned(record_bytes(shape)) + kept + aligned(carry_bytes(shape));
+    for (int i = 0; i < 2; ++i)
+      carries[i] = reinterpret_cast<float*>(d_states + kept + i * carry_bytes(shape));
+    bytes = aligned(record_bytes(shape)) + kept + 2 * carry_bytes(shape);
   }
 };
 
@@ -72,7 +77,7 @@ const char* launch_backward(const PrismChunkCudaShape& shape, const PrismChunkIn
   p.schedule = schedule_of(shape);
   p.states = static_cast<const uint8_t*>(chunk_states);
   p.d_states = memory.d_states;
-  p.carry = memory.carry;
+  p.carried = memory.carries[0], p.carry = memory.carries[1];
   p.d_final = static_cast<const float*>(dfinal_state);
   p.d_initial = static_cast<float*>(out.dinitial_state);
   p.dq = out.dq, p.dk = out.dk, p.dw = out.dw;
@@ -90,6 +95,8 @@ const char* launch_backward(const PrismChunkCudaShape& shape, const PrismChunkIn
       error = shape.dtype == Scalar::kBFloat16 ? launch_chunk_gradients_bf16(p, stream)
                                                : launch_chunk_gradients_f16(p, stream);
     if (error) return error;
+    float* const read = const_cast<float*>(p.carried);
+    p.carried = p.carry, p.carry = read;
   }
   return nullptr;
 }

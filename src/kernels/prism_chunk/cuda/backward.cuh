@@ -16,7 +16,8 @@ struct BackwardParams {
   const uint8_t* records = nullptr;
   const uint8_t* states = nullptr;  // S at the chunks' starts, of all slots (solve.h)
   uint8_t* d_states = nullptr;      // dS at the chunks' ends, laid out as the states
-  float* carry = nullptr;           // dS of the sequence that the segment's start cuts
+  const float* carried = nullptr;   // dS of the sequence that the segment's end cuts
+  float* carry = nullptr;           // dS of the sequence that its start cuts, for the next segment
   const float* d_final = nullptr;
   float* d_initial = nullptr;
   void *dq = nullptr, *dk = nullptr, *dw = nullptr;

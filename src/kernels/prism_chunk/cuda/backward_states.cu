@@ -178,14 +178,14 @@ struct Scan {
       f(e, base + int64_t{k} * p.value_width + v, k < p.key_width && v < p.value_width);
     }
   }
-  __device__ float* carried() const {
-    return p.carry + (int64_t{row.head} * S::kPanels + row.slice) * (64 * D) +
-           threadIdx.x % kWarpgroupThreads;
+  /// This thread's part of a carry.
+  __device__ int64_t carried() const {
+    return (int64_t{row.head} * S::kPanels + row.slice) * (64 * D) + threadIdx.x % kWarpgroupThreads;
   }
   __device__ void load_state(float (&d)[D / 2]) const {
     if (!row.from_end) {
 #pragma unroll
-      for (int e = 0; e < D / 2; ++e) d[e] = carried()[e * kWarpgroupThreads];
+      for (int e = 0; e < D / 2; ++e) d[e] = p.carried[carried() + e * kWarpgroupThreads];
     } else {
       each_state_element(
           [&](int e, int64_t index, bool inside) { d[e] = p.d_final && inside ? p.d_final[index] : 0; });
@@ -194,7 +194,7 @@ struct Scan {
   __device__ void store_state(const float (&d)[D / 2]) const {
     if (!row.to_start) {
 #pragma unroll
-      for (int e = 0; e < D / 2; ++e) carried()[e * kWarpgroupThreads] = d[e];
+      for (int e = 0; e < D / 2; ++e) p.carry[carried() + e * kWarpgroupThreads] = d[e];
     } else if (p.d_initial) {
       each_state_element([&](int e, int64_t index, bool inside) {
         if (inside) p.d_initial[index] = d[e];

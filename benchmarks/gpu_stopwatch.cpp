@@ -1,0 +1,71 @@
+#include "gpu_stopwatch.h"
+
+#include <ATen/ops/empty.h>
+#include <c10/cuda/CUDACachingAllocator.h>
+#include <c10/cuda/CUDAException.h>
+#include <c10/cuda/CUDAStream.h>
+
+#include <algorithm>
+#include <vector>
+
+namespace prism::gpu {
+namespace {
+
+namespace allocator = c10::cuda::CUDACachingAllocator;
+
+cudaStream_t stream() { return c10::cuda::getCurrentCUDAStream(); }
+
+}  // namespace
+
+Stopwatch::Stopwatch(double seconds) : seconds_(seconds) {
+  C10_CUDA_CHECK(cudaEventCreate(&start_));
+  C10_CUDA_CHECK(cudaEventCreate(&stop_));
+  flush_ = at::empty({256 << 20}, at::TensorOptions(at::kCUDA).dtype(at::kByte));
+}
+
+Stopwatch::~Stopwatch() {
+  cudaEventDestroy(start_);
+  cudaEventDestroy(stop_);
+}
+
+double Stopwatch::call(const Action& action) {
+  action();
+  std::vector<double> times;
+  double total = 0;
+  while (times.size() < 7 || (total < 1e3 * seconds_ && times.size() < 60)) {
+    flush_.zero_();
+    C10_CUDA_CHECK(cudaStreamSynchronize(stream()));
+    C10_CUDA_CHECK(cudaEventRecord(start_, stream()));
+    action();
+    C10_CUDA_CHECK(cudaEventRecord(stop_, stream()));
+    C10_CUDA_CHECK(cudaEventSynchronize(stop_));
+    float milliseconds = 0;
+    C10_CUDA_CHECK(cudaEventElapsedTime(&milliseconds, start_, stop_));
+    times.push_back(milliseconds);
+    total += milliseconds;
+  }
+  std::nth_element(times.begin(), times.begin() + times.size() / 2, times.end());
+  return times[times.size() / 2];
+}
+
+double Stopwatch::kernels(const Action& action) {
+  static c10::CaptureId_t pools = 0;
+  const c10::MempoolId_t pool = {0, ++pools};  // an id is not used twice
+  cudaGraph_t graph = nullptr;
+  cudaGraphExec_t runnable = nullptr;
+  action();
+  C10_CUDA_CHECK(cudaStreamSynchronize(stream()));
+  allocator::beginAllocateToPool(0, pool, [](cudaStream_t) { return true; });
+  C10_CUDA_CHECK(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed));
+  action();
+  C10_CUDA_CHECK(cudaStreamEndCapture(stream(), &graph));
+  allocator::endAllocateToPool(0, pool);
+  C10_CUDA_CHECK(cudaGraphInstantiate(&runnable, graph, 0));
+  const double median = call([&] { C10_CUDA_CHECK(cudaGraphLaunch(runnable, stream())); });
+  C10_CUDA_CHECK(cudaGraphExecDestroy(runnable));
+  C10_CUDA_CHECK(cudaGraphDestroy(graph));
+  allocator::releasePool(0, pool);
+  return median;
+}
+
+}  // namespace prism::gpu
