@@ -27,6 +27,23 @@ struct Wgmma;
     CALL("f16.f16");                                \
   }
 
+#define PRISM_CALL(TYPE)                                                                               \
+  asm volatile(                                                                                        \
+      "{\n.reg .pred p;\nsetp.ne.b32 p, %10, 0;\n"                                                     \
+      "wgmma.mma_async.sync.aligned.m64n16k16.f32." TYPE                                               \
+      " {%0, %1, %2, %3, %4, %5, %6, %7}, %8, %9, p, 1, 1, %11, %12;\n}\n"                             \
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3]), "+f"(d[4]), "+f"(d[5]), "+f"(d[6]), "+f"(d[7]) \
+      : "l"(a), "l"(b), "r"(accumulate), "n"(kA == Major::kRows), "n"(kB == Major::kRows))
+
+template <>
+struct Wgmma<16> {
+  template <class T, Major kA = Major::kContraction, Major kB = Major::kContraction>
+  __device__ static void ss(float (&d)[8], uint64_t a, uint64_t b, int accumulate) {
+    PRISM_WGMMA_TYPED(PRISM_CALL)
+  }
+};
+#undef PRISM_CALL
+
 #define PRISM_WGMMA_32(TYPE, PREDICATE, OPERANDS, ...)                                                   \
   asm volatile("{\n.reg .pred p;\nsetp.ne.b32 p, " PREDICATE                                             \
                ", 0;\n"                                                                                  \

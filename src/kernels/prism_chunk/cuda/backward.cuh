@@ -49,8 +49,8 @@ struct AlongRows {
 /// One slice (64 of V) of a state as solve.h lays it out; the contraction runs over K.
 struct AlongKeys {
   static constexpr Major kMajor = Major::kContraction;
-  uint32_t slice;
-  __device__ uint64_t at(int s) const { return block_contraction_major(slice + 2048 * s, 1024, 128); }
+  uint32_t address;
+  __device__ uint64_t at(int s) const { return block_contraction_major(address + 2048 * s, 1024, 128); }
 };
 /// A state of K = D; the contraction runs over V, slice after slice.
 template <int D>
@@ -62,9 +62,18 @@ struct AlongValues {
   }
 };
 
+/// Hides where an address comes from, or the compiler holds all that is derived from it (the descriptors of
+/// every product) in registers around the loops over chunks, heads and steps.
+__device__ __forceinline__ uint32_t opaque(uint32_t address) {
+  asm volatile("" : "+r"(address));
+  return address;
+}
+
 /// d (+)= A B over 16 kSteps of the contraction; issued, not awaited.
 template <class T, int kSteps, int R, class A, class B>
 __device__ __forceinline__ void multiply(float (&d)[R], A a, B b, bool accumulate) {
+  a.address = opaque(a.address);
+  b.address = opaque(b.address);
   wgmma_fence();
 #pragma unroll
   for (int s = 0; s < kSteps; ++s)
@@ -74,6 +83,7 @@ __device__ __forceinline__ void multiply(float (&d)[R], A a, B b, bool accumulat
 template <class T, int R, int kSteps, class B>
 __device__ __forceinline__ void multiply(float (&d)[R], const uint32_t (&a)[kSteps][4], B b,
                                          bool accumulate) {
+  b.address = opaque(b.address);
   wgmma_fence();
 #pragma unroll
   for (int s = 0; s < kSteps; ++s)
@@ -97,6 +107,12 @@ __device__ inline uint32_t load_word(uint32_t address) {
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");
   return x;
 }
+__device__ inline void load_words(uint32_t (&x)[4], uint32_t address) {
+  asm volatile("ld.shared.v4.b32 {%0, %1, %2, %3}, [%4];"
+               : "=r"(x[0]), "=r"(x[1]), "=r"(x[2]), "=r"(x[3])
+               : "r"(address)
+               : "memory");
+}
 __device__ inline float load_float(uint32_t address) { return __uint_as_float(load_word(address)); }
 __device__ inline float2 load_floats(uint32_t address) {
   float2 x;
@@ -110,6 +126,7 @@ __device__ inline void store_float(uint32_t address, float x) {
 /// accumulator's elements `element` and the next do.
 template <class T, int R, class F>
 __device__ __forceinline__ void each_pair(uint32_t matrix, F f) {
+  matrix = opaque(matrix);
 #pragma unroll
   for (int s = 0; s < R / 8; ++s) {
     uint32_t a[4];
@@ -143,16 +160,14 @@ __device__ inline float quad_sum(float x) {
   return x + __shfl_xor_sync(~0u, x, 2);
 }
 
-/// Rows `first` .. 63 of a matrix of 64 rows become zero: what lies past a sequence's end.
-template <int kThreads>
-__device__ __forceinline__ void clear_rows(uint32_t matrix, int bytes, int first, int thread) {
-  const int per_panel = (kChunk - first) * 8;
-  for (int panel = 0; panel * kTileBytes < bytes; ++panel)
-    for (int i = thread; i < per_panel; i += kThreads)
-      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(matrix + panel * kTileBytes +
-                                                                    first * kPanelRowBytes + i * 16),
-                   "r"(0)
-                   : "memory");
+/// Rows `first` .. 63 of a matrix of 64 rows become zero: what lies past a sequence's end. Rare, so not
+/// unrolled: the kernels' instructions have to stay in the cache.
+__device__ __forceinline__ void clear_rows(uint32_t matrix, int bytes, int first, int thread, int threads) {
+#pragma unroll 1
+  for (int panel = 0; panel < bytes; panel += kTileBytes)
+#pragma unroll 1
+    for (int i = first * kPanelRowBytes + 16 * thread; i < kTileBytes; i += 16 * threads)
+      asm volatile("st.shared.v4.b32 [%0], {%1, %1, %1, %1};" ::"r"(matrix + panel + i), "r"(0) : "memory");
 }
 
 /// Four words of each of the four threads of a quad, transposed: thread t gets word t of each.

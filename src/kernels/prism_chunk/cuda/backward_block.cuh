@@ -5,18 +5,29 @@
 
 namespace prism::kernels::cuda {
 
-constexpr int kSides = 2, kChunkThreads = 3 * kWarpgroupThreads, kConsumerWarps = 8;
-
 /// What is loaded. kSteps: w_l, and behind it k_l, of a step l >= 2.
 enum Slot { kE, kQ, kY, kDOut, kValues, kStates, kDStates, kRecord, kSteps, kSlots };
-/// Named barriers; 0 is __syncthreads.
-enum Sync { kQuerySide = 1, kKeySide, kUReady, kQueryScores, kReadScores, kBothSides };
-/// Sums a token, [64] floats each; then 8 times the column sums of the two sides' warps and 4 of `whole`.
-enum Sums { kFromQuery, kFromKey, kToState, kDbQuery, kDbKey, kColumns, kWhole = kColumns + 8, kSumRows };
+/// Named barriers; 0 is __syncthreads, 1 .. 4 are the warpgroups' own.
+enum Sync { kWarpgroup = 1, kQuerySide = 5, kKeySide, kUReady, kQueryScores, kReadScores, kBothSides };
+/// Sums a token, [64] floats a part each; then the column sums of the sides' warps and the shares of `whole`.
+enum Sums {
+  kFromQuery = 0,
+  kFromKey = 2,
+  kToState = 4,
+  kDbQuery = 6,
+  kDbKey = 8,
+  kColumns = 10,
+  kWhole = 18,
+  kSumRows
+};
 
 template <int D, bool kRefine>
 struct Layout {
   static constexpr int kPanels = D / 64, kTile = kPanels * kTileBytes, kState = 2 * D * D;
+  /// Warpgroups a side: each takes 64 of the D columns, and as large a part of the columns of scores.
+  static constexpr int kParts = D / 64, kScoreColumns = kChunk / kParts;
+  static constexpr int kSideThreads = kParts * kWarpgroupThreads,
+                       kThreads = 2 * kSideThreads + kWarpgroupThreads;
   __host__ __device__ static constexpr int bytes(int slot) {
     return slot == kSteps                        ? (kRefine ? 2 * kTile : 0)
            : slot == kRecord                     ? 9216
@@ -94,7 +105,7 @@ struct Block {
   __device__ void initialise() const {
     for (int i = 0; i < kSlots * 4; i += 2) {
       barrier_init(memory + L::kBarriers + 8 * i, 1);
-      barrier_init(memory + L::kBarriers + 8 * i + 8, kConsumerWarps);
+      barrier_init(memory + L::kBarriers + 8 * i + 8, 2 * L::kSideThreads / kWarpLanes);
     }
     barrier_init_fence();
   }

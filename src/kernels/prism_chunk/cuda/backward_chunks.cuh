@@ -9,8 +9,8 @@
 namespace prism::kernels::cuda {
 
 /// One side goes through an item: step 1 of every value head, then the other steps.
-template <int D, bool kRefine, class S>
-__device__ __forceinline__ void item_gradients(S& side, float (&sum)[D / 2]) {
+template <bool kRefine, class S>
+__device__ __forceinline__ void item_gradients(S& side, float (&sum)[32]) {
   const int group = side.group(), steps = side.p.steps;
   for (int h = 0; h < group; ++h) {
     side.head = side.item.key_head * group + h;
@@ -23,7 +23,7 @@ __device__ __forceinline__ void item_gradients(S& side, float (&sum)[D / 2]) {
   }
   if constexpr (kRefine)
     for (int l = 1; l < steps; ++l) {
-      float step_sum[D / 2] = {};
+      float step_sum[32] = {};
       for (int h = 0; h < group; ++h) {
         side.head = side.item.key_head * group + h;
         side.clear_tail(false, group > 1, true);
@@ -37,14 +37,14 @@ __device__ __forceinline__ void item_gradients(S& side, float (&sum)[D / 2]) {
     }
 }
 
-template <int D, bool kRefine, class S>
+template <bool kRefine, class S>
 __device__ __forceinline__ void run_side(S side) {
   while (true) {
     side.template wait<kE>(side.items);
     side.read_item();
     if (side.item.count < 0) return;
-    float sum[D / 2] = {};
-    item_gradients<D, kRefine>(side, sum);
+    float sum[32] = {};
+    item_gradients<kRefine>(side, sum);
     side.template release<kE>(side.items);
     side.template release<kQ>(side.items);
     ++side.items;
@@ -53,21 +53,23 @@ __device__ __forceinline__ void run_side(S side) {
 }
 
 template <class T, int D, bool kRefine>
-__global__ void __launch_bounds__(kChunkThreads, 1)
+__global__ void __launch_bounds__(Layout<D, kRefine>::kThreads, 1)
     chunk_gradients(const __grid_constant__ BackwardParams p) {
   extern __shared__ uint8_t dynamic[];
   const uint32_t memory = (shared_address(dynamic) + 1023) & ~1023u;
   if (threadIdx.x == 0) Block<T, D, kRefine>{p, memory}.initialise();
   __syncthreads();
-  if (threadIdx.x >= kSides * kWarpgroupThreads) {
-    registers_shrink<40>();
-    if (threadIdx.x < kSides * kWarpgroupThreads + kWarpLanes) Loader<T, D, kRefine>{{p, memory}}.run();
-  } else if (threadIdx.x < kWarpgroupThreads) {
-    registers_grow<232>();
-    run_side<D, kRefine>(QuerySide<T, D, kRefine>(p, memory));
+  constexpr int kSide = Layout<D, kRefine>::kSideThreads;
+  constexpr int kLoading = D == 64 ? 40 : 32, kComputing = D == 64 ? 232 : 112;
+  if (threadIdx.x >= 2 * kSide) {
+    registers_shrink<kLoading>();
+    if (threadIdx.x < 2 * kSide + kWarpLanes) Loader<T, D, kRefine>{{p, memory}}.run();
+  } else if (threadIdx.x < kSide) {
+    registers_grow<kComputing>();
+    run_side<kRefine>(QuerySide<T, D, kRefine>(p, memory));
   } else {
-    registers_grow<232>();
-    run_side<D, kRefine>(KeySide<T, D, kRefine>(p, memory));
+    registers_grow<kComputing>();
+    run_side<kRefine>(KeySide<T, D, kRefine>(p, memory));
   }
 }
 
@@ -83,7 +85,7 @@ const char* launch_chunks(const BackwardParams& p, CUstream_st* stream) {
   if (error != cudaSuccess) return cudaGetErrorString(error);
   const int64_t items = (p.end - p.first) * p.key_heads;
   const unsigned blocks = static_cast<unsigned>(items < processors ? items : processors);
-  kernel<<<blocks, kChunkThreads, kShared, stream>>>(p);
+  kernel<<<blocks, Layout<D, kRefine>::kThreads, kShared, stream>>>(p);
   error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }

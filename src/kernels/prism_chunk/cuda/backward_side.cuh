@@ -4,12 +4,12 @@
 
 namespace prism::kernels::cuda {
 
-/// The gates of a value head at this thread's rows and columns.
+/// The gates of a value head at this thread's rows, and where those of its score columns lie.
 struct Decays {
   float row[2], b[2], to_end[2], from_start[2];
   uint32_t columns;
 
-  __device__ Decays(uint32_t record, const Place& at) {
+  __device__ Decays(uint32_t record, const Place& at, int first_column) {
     const uint32_t sums = record + kRecordG;
     const float last = load_float(sums + 4 * (kChunk - 1));
 #pragma unroll
@@ -19,40 +19,31 @@ struct Decays {
       to_end[r] = exp2_fast(last - row[r]);
       from_start[r] = exp2_fast(row[r]);
     }
-    columns = sums + 4 * at.column;
+    columns = sums + 4 * (first_column + at.column);
   }
 };
 
-/// f(element, i >= j, i > j, r, decay i to j) for each element of scores at this thread; of kBlocks blocks of
-/// 8 columns.
-template <int kPart = 0, int kBlocks = 8, class F>
-__device__ __forceinline__ void each_score(const Decays& decays, const Place& at, F f) {
-#pragma unroll
-  for (int n = kPart * kBlocks; n < (kPart + 1) * kBlocks; ++n) {
-    const float2 to = load_floats(decays.columns + 32 * n);
-#pragma unroll
-    for (int e = 0; e < 4; ++e) {
-      const int r = e / 2, row = at.row + 8 * r, column = 8 * n + at.column + e % 2;
-      f(4 * n + e, row >= column, row > column, r, exp2_fast(decays.row[r] - (e % 2 ? to.y : to.x)));
-    }
-  }
-}
-
-/// Sums of a score matrix over its columns and rows, for the gates.
+/// Sums of a score matrix of 8 kBlocks columns over its columns and rows, for the gates.
+template <int kBlocks>
 struct ScoreSums {
-  float row[2] = {}, column[16] = {};
+  float row[2] = {}, column[2 * kBlocks] = {};
   __device__ __forceinline__ void add(int element, float x) {
     row[element / 2 % 2] += x;
     column[element / 4 * 2 + element % 2] += x;
   }
-  /// Over the warp's rows; two columns of each thread are left, 8 group + column of its place.
-  __device__ __forceinline__ void store_columns(uint32_t to, const Place& at) {
-    reduce<8>(16);
-    reduce<4>(8);
-    reduce<2>(4);
-    asm volatile("st.shared.v2.f32 [%0], {%1, %2};" ::"r"(to + 4 * (8 * at.group + at.column)),
-                 "f"(column[0]), "f"(column[1])
-                 : "memory");
+  /// Over the warp's rows; each thread is left with its share of the columns.
+  __device__ __forceinline__ void store_columns(uint32_t to) {
+    const int lane = threadIdx.x % kWarpLanes;
+    reduce<kBlocks>(16);
+    reduce<kBlocks / 2>(8);
+    reduce<kBlocks / 4>(4);
+    if constexpr (kBlocks == 8) {
+      const uint32_t first = to + 4 * (8 * (lane / 4) + lane % 4 * 2);
+      store_float(first, column[0]);
+      store_float(first + 4, column[1]);
+    } else {
+      store_float(to + 4 * (8 * (lane / 8) + lane % 4 * 2 + lane / 4 % 2), column[0]);
+    }
   }
 
  private:
@@ -78,38 +69,89 @@ __device__ __forceinline__ void add_scaled_rows(float (&sum)[R], const float (&d
 #pragma unroll
   for (int e = 0; e < R; ++e) sum[e] += factor[e / 2 % 2] * d[e];
 }
-/// An accumulator of D columns as parts of 64, where products make them one by one.
-template <int D>
-using Parts = float[D / 64][32];
 
+/// One warpgroup of a side.
 template <class T, int D, bool kRefine>
 struct Side : Block<T, D, kRefine> {
   using B = Block<T, D, kRefine>;
   using L = Layout<D, kRefine>;
   using B::p;
+  static constexpr int kBlocks = L::kScoreColumns / 8;
+  using Scores = float[L::kScoreColumns / 2];
+  using Sums = ScoreSums<kBlocks>;
   Item item;
   int head = 0;
   const Place at;
+  const int part = threadIdx.x / kWarpgroupThreads % L::kParts;
 
   __device__ Side(const BackwardParams& params, uint32_t memory) : B{params, memory} {}
 
-  __device__ static int thread() { return threadIdx.x % (kSides * kWarpgroupThreads); }
-  __device__ static bool query_side() { return threadIdx.x < kWarpgroupThreads; }
+  /// This part of a matrix in panels: its 64 columns, or its score columns' rows.
+  __device__ uint32_t columns(uint32_t matrix) const { return matrix + part * kTileBytes; }
+  __device__ uint32_t score_rows(uint32_t matrix) const {
+    return matrix + part * (L::kScoreColumns * kPanelRowBytes);
+  }
+  __device__ uint32_t value_slice(uint32_t state) const { return state + part * (D * kPanelRowBytes); }
+  __device__ uint32_t key_blocks(uint32_t state) const { return state + part * 8192; }
+
+  __device__ Decays decays() const {
+    return Decays(this->template wait<kRecord>(this->rows), at, part * L::kScoreColumns);
+  }
+  /// f(element, i >= j, i > j, r, decay i to j) for each element of blocks kFrom .. of this part of scores.
+  template <int kFrom = 0, int kCount = kBlocks, class F>
+  __device__ __forceinline__ void each_score(const Decays& decays, F f) const {
+    const int first = part * L::kScoreColumns + at.column;
+    const uint32_t columns = opaque(decays.columns);
+#pragma unroll
+    for (int n = 0; n < kCount; ++n) {
+      const float2 to = load_floats(columns + 32 * (kFrom + n));
+#pragma unroll
+      for (int e = 0; e < 4; ++e) {
+        const int r = e / 2, below = at.row + 8 * r - (first + 8 * (kFrom + n) + e % 2);
+        f(4 * n + e, below >= 0, below > 0, r, exp2_fast(decays.row[r] - (e % 2 ? to.y : to.x)));
+      }
+    }
+  }
+  /// Blocks kFrom .. of this part of a score matrix, rounded.
+  template <int kFrom = 0, int R>
+  __device__ __forceinline__ void store_scores(uint32_t to, const float (&d)[R]) const {
+    const int lane = threadIdx.x % kWarpLanes;
+    to = opaque(to);
+#pragma unroll
+    for (int s = 0; s < R / 8; ++s) {
+      uint32_t a[4];
+      operand_of<T>(a, d, s);
+      const int piece = part * kBlocks + kFrom + 2 * s + lane / 16;
+      matrix_store(to + swizzled(16 * at.warp + lane % 16, piece), a[0], a[1], a[2], a[3]);
+    }
+  }
+  __device__ void sync_warpgroup() const {
+    named_barrier_sync(kWarpgroup + threadIdx.x / kWarpgroupThreads, kWarpgroupThreads);
+  }
+  __device__ static void sync_side(int barrier) { named_barrier_sync(barrier, L::kSideThreads); }
+  /// One side arrives, the other one waits.
+  __device__ static void sync_sides(int barrier) { named_barrier_sync(barrier, 2 * L::kSideThreads); }
+  __device__ static void arrive_sides(int barrier) { named_barrier_arrive(barrier, 2 * L::kSideThreads); }
 
   __device__ void read_item() { item = B::item(); }
 
   __device__ void store_sums(int row, const float (&x)[2]) const {
+    const uint32_t to = opaque(this->sums(row + part)) + 4 * at.row;
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = quad_sum(x[r]);
-      if (at.column == 0) store_float(this->sums(row) + 4 * (at.row + 8 * r), sum);
+      if (at.column == 0) store_float(to + 32 * r, sum);
     }
+  }
+  /// Where a warp of a side puts the column sums of its part.
+  __device__ uint32_t column_sums(bool query) const {
+    return this->sums(kColumns + 4 * !query + at.warp) + part * (4 * L::kScoreColumns);
   }
   /// Tokens past the sequence's end become zero rows of what this phase reads.
   __device__ void clear_tail(bool keys, bool head_rows, bool step_rows) const {
     if (item.count == kChunk) return;
     const auto clear = [&](uint32_t to, int bytes) {
-      clear_rows<kSides * kWarpgroupThreads>(to, bytes, item.count, thread());
+      clear_rows(to, bytes, item.count, threadIdx.x, 2 * L::kSideThreads);
     };
     if (keys) {
       clear(this->template wait<kE>(this->items), L::kTile);
@@ -121,7 +163,7 @@ struct Side : Block<T, D, kRefine> {
     }
     if (step_rows) clear(this->template wait<kSteps>(this->steps), 2 * L::kTile);
     fence_async_shared();
-    named_barrier_sync(kBothSides, kSides * kWarpgroupThreads);
+    sync_sides(kBothSides);
   }
 
   __device__ void release_rows() {
@@ -133,21 +175,26 @@ struct Side : Block<T, D, kRefine> {
     ++this->rows;
   }
 
+  __device__ float sum_of_parts(int row, int offset) const {
+    float sum = 0;
+    for (int i = 0; i < L::kParts; ++i) sum += load_float(this->sums(row + i) + offset);
+    return sum;
+  }
   /// After both sides' sums of a phase: dg, db of the head; the later phases add.
   __device__ void write_gates(bool add) const {
-    named_barrier_sync(kBothSides, kSides * kWarpgroupThreads);
+    sync_sides(kBothSides);
     if (threadIdx.x >= kWarpLanes) return;
     const int lane = threadIdx.x;
     float at_token[2], to_state[2], whole = 0;
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
       const int offset = 4 * (2 * lane + i);
-      at_token[i] = load_float(this->sums(kFromQuery) + offset) + load_float(this->sums(kFromKey) + offset);
-      to_state[i] = load_float(this->sums(kToState) + offset);
+      at_token[i] = sum_of_parts(kFromQuery, offset) + sum_of_parts(kFromKey, offset);
+      to_state[i] = sum_of_parts(kToState, offset);
       for (int w = 0; w < 8; ++w) at_token[i] -= load_float(this->sums(kColumns + w) + offset);
     }
     if (!add)
-      for (int w = 0; w < 4; ++w) whole += load_float(this->sums(kWhole) + 4 * w);
+      for (int w = 0; w < 4 * L::kParts; ++w) whole += load_float(this->sums(kWhole) + 4 * w);
     float after = at_token[0] + at_token[1], before = to_state[0] + to_state[1];
 #pragma unroll
     for (int offset = 1; offset < kWarpLanes; offset *= 2) {
@@ -163,8 +210,7 @@ struct Side : Block<T, D, kRefine> {
       const int64_t index = (item.token + 2 * lane + i) * p.heads + head;
       p.dg[index] = add ? p.dg[index] + dg[i] : dg[i];
       const int offset = 4 * (2 * lane + i);
-      if (!add)
-        p.db[index] = load_float(this->sums(kDbQuery) + offset) + load_float(this->sums(kDbKey) + offset);
+      if (!add) p.db[index] = sum_of_parts(kDbQuery, offset) + sum_of_parts(kDbKey, offset);
     }
   }
 
@@ -175,10 +221,12 @@ struct Side : Block<T, D, kRefine> {
     ++this->steps;
   }
 
-  __device__ void write_key_rows(void* to, const float (&d)[D / 2], int step, int steps) const {
+  /// This part of rows of dq or dk_l.
+  __device__ void write_key_rows(void* to, const float (&d)[32], int step, int steps) const {
     const int64_t stride = int64_t{steps} * p.key_heads * p.key_width;
     const int64_t offset = item.token * stride + (int64_t{step} * p.key_heads + item.key_head) * p.key_width;
-    write_rows<T>(static_cast<T*>(to) + offset, stride, d, item.count, p.key_width, at);
+    write_rows<T>(static_cast<T*>(to) + offset + 64 * part, stride, d, item.count, p.key_width - 64 * part,
+                  at);
   }
 };
 

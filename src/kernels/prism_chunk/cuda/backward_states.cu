@@ -87,8 +87,8 @@ struct Scan {
   }
 
   __device__ void clear_tail(int i, int count) const {
-    clear_rows<kWarpgroupThreads>(stage(i) + S::kQ, 2 * S::kPanels * kTileBytes + kTileBytes, count,
-                                  threadIdx.x % kWarpgroupThreads);
+    clear_rows(stage(i) + S::kQ, 2 * S::kPanels * kTileBytes + kTileBytes, count,
+               threadIdx.x % kWarpgroupThreads, kWarpgroupThreads);
     fence_async_shared();
     named_barrier_sync(1, kWarpgroupThreads);
   }
