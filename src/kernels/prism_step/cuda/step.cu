@@ -4,27 +4,19 @@
 //   q^T S' = a (q^T S) - a b (q^T k_1) (e^T S) + sum_l (q^T k_l) w_l^T
 // A block holds a slice of columns of one state in registers: a thread kRows consecutive rows of 16 bytes,
 // kLanes threads side by side, as many groups of rows as K needs. The sums over the rows go through the warp,
-// then through shared memory; that is the only barrier.
+// then through shared memory; that is the only barrier. Instructions are as scarce as bytes here.
 #include "kernels/cuda/vectors.cuh"
 #include "prism/kernels/prism_step_cuda.h"
 
 namespace prism::kernels::cuda {
 namespace {
 
-constexpr int kRows = 8;
-
-/// A row of a new state. Measured: fp32 states gain from waiting in the L2 cache to be written back, bf16
-/// ones from leaving it first.
-template <class State, int N>
-__device__ void store_row(const Vector<State, N>& x, State* to) {
-  if constexpr (sizeof(State) == sizeof(float))
-    *reinterpret_cast<Vector<State, N>*>(to) = x;
-  else
-    store_once(x, to);
-}
+constexpr int kRows = 8, kLanes = 8;
+constexpr int kRowGroups = kWarpSize / kLanes, kWarpRows = kRowGroups * kRows;
+constexpr int kMaxWarps = kMaxStepWidth / kWarpRows;
 
 struct StepCall {
-  PrismChunkInputs in;
+  Strided q, k, w, b, g, erase_read;
   void *state, *o;
   uint32_t heads, group;  ///< value heads; those that share a key head
   uint32_t slices;        ///< of the columns of a state
@@ -32,110 +24,152 @@ struct StepCall {
   float scale;
 };
 
-/// The block's slice of columns, and what its warps tell each other about it.
-template <class State, int kLanes>
-struct Slice {
-  static constexpr int kColumns = kVectorWidth<State>, kWidth = kLanes * kColumns;
-  static constexpr int kWarpRows = kWarpSize / kLanes * kRows;
-  static constexpr int kMaxWarps = kMaxStepWidth / kWarpRows;
+/// A column's share of e^T S and q^T S are kSums apart in the sums of a thread.
+template <class State>
+struct Shared {
+  static constexpr int kColumns = kVectorWidth<State>, kSums = 2 * kColumns;
 
-  float erased[kMaxWarps][kWidth], read[kMaxWarps][kWidth];  ///< shares of e^T S and q^T S
-  float products[kMaxWarps][kMaxStepWrites];                 ///< shares of q^T k_l
+  /// A warp's e^T S, then its q^T S, by group of columns.
+  alignas(16) float sums[kMaxWarps][kLanes][kSums];
+  float products[kMaxWarps][kMaxStepWrites];  ///< a warp's q^T k_l
 };
 
 /// Where a thread works.
-template <class Shared>
 struct Place {
-  static constexpr int kLanes = Shared::kWidth / Shared::kColumns;
-
-  __device__ explicit Place(const StepCall& call)
+  __device__ Place(const StepCall& call, int columns)
       : lane(threadIdx.x % kWarpSize),
         warp(threadIdx.x / kWarpSize),
-        in_slice(lane % kLanes * Shared::kColumns),
-        row(warp * Shared::kWarpRows + lane / kLanes * kRows) {
-    const uint32_t state = blockIdx.x / call.slices;
-    column = static_cast<int>(blockIdx.x % call.slices) * Shared::kWidth + in_slice;
-    index = state;
-    token = state / call.heads;
-    head = state % call.heads;
-    key_head = static_cast<uint32_t>(head) / call.group;
-    has_rows = row < call.K;
-    mine = has_rows && column < call.V;
-  }
+        group(lane / kLanes),
+        row(warp * kWarpRows + group * kRows),
+        state(blockIdx.x / call.slices),
+        column((blockIdx.x % call.slices * kLanes + lane % kLanes) * columns),
+        token(state / call.heads),
+        head(state % call.heads),
+        key_head(head / call.group),
+        has_rows(row < call.K),
+        mine(has_rows && column < call.V) {}
 
-  int lane, warp, in_slice, row, column;
-  int64_t index, token, head, key_head;
+  int lane, warp, group, row;
+  uint32_t state;
+  int column;
+  uint32_t token, head, key_head;
   bool has_rows, mine;
 };
 
-/// N channels of one head, from `first`, in fp32; zeros unless `wanted`.
 template <class T, int N>
-__device__ void load_channels(const View& view, int64_t token, int64_t step, int64_t head, int first,
-                              bool wanted, float (&out)[N]) {
-  const T* from = static_cast<const T*>(view.data) + token * view.token_stride + step * view.step_stride +
-                  head * view.head_stride + first;
-  Vector<T, N> loaded = {};
-  if (wanted) loaded = *reinterpret_cast<const Vector<T, N>*>(from);
-#pragma unroll
-  for (int i = 0; i < N; ++i) out[i] = widen(loaded.at[i]);
+__device__ Vector<T, N> load(const T* from) {
+  return *reinterpret_cast<const Vector<T, N>*>(from);
 }
 
-/// Asks for what a slice needs besides its state, so that its loads find it in the L2 cache.
-template <class T, class Shared>
-__device__ void prefetch_operands(const StepCall& call, int steps, const Place<Shared>& at) {
-  const auto ask = [](const View& view, int64_t token, int64_t step, int64_t head, int first) {
-    const T* const from = static_cast<const T*>(view.data) + token * view.token_stride +
-                          step * view.step_stride + head * view.head_stride + first;
-    asm volatile("prefetch.global.L2 [%0];" ::"l"(from));
-  };
-  if (!at.mine) return;
-  if (at.in_slice == 0) {  // one thread a group of rows
-    ask(call.in.q, at.token, 0, at.key_head, at.row);
-    if (call.in.erase_read.data) ask(call.in.erase_read, at.token, 0, at.key_head, at.row);
-    for (int l = 0; l < steps; ++l) ask(call.in.k, at.token, l, at.key_head, at.row);
+template <class T, int N>
+__device__ void widen_all(const Vector<T, N>& x, float (&out)[N]) {
+#pragma unroll
+  for (int i = 0; i < N; ++i) out[i] = widen(x.at[i]);
+}
+
+/// The thread's channels of a key or a query; zeros beyond K.
+template <class T>
+__device__ Vector<T, kRows> key_channels(const Strided& x, const Place& at, uint32_t step) {
+  Vector<T, kRows> out = {};
+  if (at.has_rows) out = load<T, kRows>(x.at<T>(at.token, step, at.key_head, at.row));
+  return out;
+}
+
+/// Sums x over the groups of rows of a warp. Group r of lanes returns entries r N / kRowGroups and on: each
+/// exchange halves what is left to add.
+template <int N>
+__device__ void sum_groups(float (&x)[N], int group) {
+  static_assert(kRowGroups == 4 && N % 4 == 0);
+  const bool upper = group & 2, odd = group & 1;
+#pragma unroll
+  for (int i = 0; i < N / 2; ++i) {
+    const float kept = upper ? x[i + N / 2] : x[i], given = upper ? x[i] : x[i + N / 2];
+    x[i] = kept + __shfl_xor_sync(~0u, given, 2 * kLanes);
   }
-  if (at.row == 0)
-    for (int l = 0; l < steps; ++l) ask(call.in.w, at.token, l, at.head, at.column);
-}
-
-__device__ float load_gate(const View& view, int64_t token, int64_t head) {
-  return static_cast<const float*>(view.data)[token * view.token_stride + head * view.head_stride];
-}
-
-template <class T, int kLanes, class Shared>
-__device__ void share_key_products(const StepCall& call, int steps, const Place<Shared>& at,
-                                   const float (&q)[kRows], Shared& shared) {
 #pragma unroll
-  for (int l = 0; l < steps; ++l) {
-    float key[kRows], product = 0;
-    load_channels<T>(call.in.k, at.token, l, at.key_head, at.row, at.has_rows, key);
-#pragma unroll
-    for (int i = 0; i < kRows; ++i) product += q[i] * key[i];
-    product = sum_across(product, kLanes);
-    if (at.lane == 0) shared.products[at.warp][l] = product;
+  for (int i = 0; i < N / 4; ++i) {
+    const float kept = odd ? x[i + N / 4] : x[i], given = odd ? x[i] : x[i + N / 4];
+    x[i] = kept + __shfl_xor_sync(~0u, given, kLanes);
   }
 }
 
 /// e^T S and q^T S over the warp's rows.
-template <int kLanes, class State, int kColumns, class Shared>
-__device__ void share_row_sums(const Vector<State, kColumns> (&s)[kRows], const float (&e)[kRows],
-                               const float (&q)[kRows], const Place<Shared>& at, Shared& shared) {
-  float erased[kColumns] = {}, read[kColumns] = {};
+template <class State>
+__device__ void share_sums(const Vector<State, kVectorWidth<State>> (&s)[kRows], const float (&e)[kRows],
+                           const float (&q)[kRows], const Place& at, Shared<State>& shared) {
+  constexpr int kColumns = Shared<State>::kColumns, kSums = Shared<State>::kSums;
+  float sums[kSums] = {};
 #pragma unroll
   for (int i = 0; i < kRows; ++i)
 #pragma unroll
     for (int c = 0; c < kColumns; ++c) {
-      erased[c] += e[i] * widen(s[i].at[c]);
-      read[c] += q[i] * widen(s[i].at[c]);
+      const float x = widen(s[i].at[c]);
+      sums[c] += e[i] * x;
+      sums[kColumns + c] += q[i] * x;
+    }
+  sum_groups(sums, at.group);
+  constexpr int kKept = kSums / kRowGroups;
+  Vector<float, kKept> kept;
+#pragma unroll
+  for (int i = 0; i < kKept; ++i) kept.at[i] = sums[i];
+  *reinterpret_cast<Vector<float, kKept>*>(&shared.sums[at.warp][at.lane % kLanes][at.group * kKept]) = kept;
+}
+
+template <class State>
+__device__ void share_product(const float (&q)[kRows], const float (&key)[kRows], int step, const Place& at,
+                              Shared<State>& shared) {
+  float product = 0;
+#pragma unroll
+  for (int i = 0; i < kRows; ++i) product += q[i] * key[i];
+  product = sum_across(product, kLanes);
+  if (at.lane == 0) shared.products[at.warp][step] = product;
+}
+
+/// `factor` times the sum over the warps, for the thread's columns; `first`: 0 for e^T S, kColumns for q^T S.
+template <class State, int kColumns>
+__device__ void total(const Shared<State>& shared, int warps, const Place& at, int first, float factor,
+                      float (&out)[kColumns]) {
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) out[c] = 0;
+  for (int warp = 0; warp < warps; ++warp)
+#pragma unroll
+    for (int c = 0; c < kColumns; c += 4) {
+      const auto share = load<float, 4>(&shared.sums[warp][at.lane % kLanes][first + c]);
+#pragma unroll
+      for (int j = 0; j < 4; ++j) out[c + j] += share.at[j];
     }
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c) {
-    erased[c] = sum_across(erased[c], kLanes);
-    read[c] = sum_across(read[c], kLanes);
-    if (at.lane >= kLanes) continue;
-    shared.erased[at.warp][at.in_slice + c] = erased[c];
-    shared.read[at.warp][at.in_slice + c] = read[c];
+  for (int c = 0; c < kColumns; ++c) out[c] *= factor;
+}
+
+/// The values to write with step l; those of the first carry the erase, -a b (e^T S).
+template <class T, int kColumns>
+__device__ void values_of(const StepCall& call, const Place& at, int l, const float (&erased)[kColumns],
+                          float (&out)[kColumns]) {
+  widen_all(load<T, kColumns>(call.w.at<T>(at.token, l, at.head, at.column)), out);
+  if (l > 0) return;
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) out[c] += erased[c];
+}
+
+/// o of the thread's columns.
+template <class T, class State, int kColumns>
+__device__ void write_output(const StepCall& call, int steps, int warps, float a, const Place& at,
+                             const Shared<State>& shared, const float (&erased)[kColumns]) {
+  float o[kColumns];
+  total(shared, warps, at, kColumns, a, o);
+#pragma unroll
+  for (int l = 0; l < steps; ++l) {
+    float value[kColumns], product = 0;
+    values_of<T>(call, at, l, erased, value);
+    for (int warp = 0; warp < warps; ++warp) product += shared.products[warp][l];
+#pragma unroll
+    for (int c = 0; c < kColumns; ++c) o[c] += product * value[c];
   }
+#pragma unroll
+  for (int c = 0; c < kColumns; ++c) o[c] *= call.scale;
+  T* const to = static_cast<T*>(call.o) + (uint64_t{at.state} * call.V + at.column);
+  *reinterpret_cast<Vector<T, kColumns>*>(to) = narrow_all<T>(o);
 }
 
 /// Without this the compiler keeps the widened numbers of a bf16 state across the barrier, in twice the
@@ -150,144 +184,118 @@ __device__ void keep_packed(Vector<State, kColumns> (&s)[kRows]) {
   }
 }
 
-template <int kColumns, int kWidth>
-__device__ void total_of_warps(const float (*shares)[kWidth], int warps, int first, float factor,
-                               float (&out)[kColumns]) {
+/// The thread's part of the new state. kSteps: all keys and values in registers, one row at a time.
+template <class T, class State, int kSteps, int kColumns>
+__device__ void write_state(const StepCall& call, float a, const Place& at, const float (&erased)[kColumns],
+                            const Vector<State, kColumns> (&s)[kRows], State* state) {
+  Vector<T, kRows> key[kSteps];
+  float value[kSteps][kColumns];
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c) out[c] = 0;
-  for (int warp = 0; warp < warps; ++warp)
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) out[c] += shares[warp][first + c];
-#pragma unroll
-  for (int c = 0; c < kColumns; ++c) out[c] *= factor;
-}
-
-/// o of the thread's columns. `erased`: -a b (e^T S).
-template <class T, class Shared, int kColumns>
-__device__ void write_output(const StepCall& call, int steps, int warps, float a, const Place<Shared>& at,
-                             const Shared& shared, const float (&erased)[kColumns]) {
-  float o[kColumns];
-  total_of_warps(shared.read, warps, at.in_slice, a, o);
-#pragma unroll
-  for (int l = 0; l < steps; ++l) {
-    float value[kColumns], product = 0;
-    load_channels<T>(call.in.w, at.token, l, at.head, at.column, true, value);
-    for (int warp = 0; warp < warps; ++warp) product += shared.products[warp][l];
-#pragma unroll
-    for (int c = 0; c < kColumns; ++c) o[c] += product * (l == 0 ? value[c] + erased[c] : value[c]);
+  for (int l = 0; l < kSteps; ++l) {
+    if (l >= call.steps) break;
+    key[l] = key_channels<T>(call.k, at, l);
+    values_of<T>(call, at, l, erased, value[l]);
   }
-  Vector<T, kColumns> out;
 #pragma unroll
-  for (int c = 0; c < kColumns; ++c) out.at[c] = narrow<T>(call.scale * o[c]);
-  *reinterpret_cast<Vector<T, kColumns>*>(static_cast<T*>(call.o) + at.index * call.V + at.column) = out;
-}
-
-/// The thread's part of the new state, kGroup rows at a time to spare registers.
-template <class T, class State, int kColumns, class Shared>
-__device__ void write_state(const StepCall& call, int steps, float a, const Place<Shared>& at,
-                            const float (&erased)[kColumns], const Vector<State, kColumns> (&s)[kRows],
-                            State* state) {
-  constexpr int kGroup = 32 / kColumns;
+  for (int i = 0; i < kRows; ++i) {
+    float next[kColumns];
 #pragma unroll
-  for (int first = 0; first < kRows; first += kGroup) {
-    float next[kGroup][kColumns];
+    for (int c = 0; c < kColumns; ++c) next[c] = a * widen(s[i].at[c]);
 #pragma unroll
-    for (int i = 0; i < kGroup; ++i)
+    for (int l = 0; l < kSteps; ++l) {
+      if (l >= call.steps) break;
+      const float x = widen(key[l].at[i]);
 #pragma unroll
-      for (int c = 0; c < kColumns; ++c) next[i][c] = a * widen(s[first + i].at[c]);
-#pragma unroll
-    for (int l = 0; l < steps; ++l) {
-      float key[kGroup], value[kColumns];
-      load_channels<T>(call.in.k, at.token, l, at.key_head, at.row + first, true, key);
-      load_channels<T>(call.in.w, at.token, l, at.head, at.column, true, value);
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) {
-        if (l == 0) value[c] += erased[c];
-#pragma unroll
-        for (int i = 0; i < kGroup; ++i) next[i][c] += key[i] * value[c];
-      }
+      for (int c = 0; c < kColumns; ++c) next[c] += x * value[l][c];
     }
-#pragma unroll
-    for (int i = 0; i < kGroup; ++i) {
-      Vector<State, kColumns> out;
-#pragma unroll
-      for (int c = 0; c < kColumns; ++c) out.at[c] = narrow<State>(next[i][c]);
-      store_row(out, state + (first + i) * call.V);
-    }
+    *reinterpret_cast<Vector<State, kColumns>*>(state + i * call.V) = narrow_all<State>(next);
   }
 }
 
-template <class T, class State, int kLanes, int kSteps>
-__global__ void __launch_bounds__(Slice<State, kLanes>::kMaxWarps* kWarpSize, 3) step_kernel(StepCall call) {
-  using Shared = Slice<State, kLanes>;
-  constexpr int kColumns = Shared::kColumns;
-  __shared__ Shared shared;
-  const Place<Shared> at(call);
-  const int steps = kSteps ? kSteps : call.steps, warps = static_cast<int>(blockDim.x) / kWarpSize;
-  const bool mine = at.mine;
-  State* const state = static_cast<State*>(call.state) + (at.index * call.K + at.row) * call.V + at.column;
+/// kSteps: L, or for the last kernel the most that L can be.
+template <class T, class State, int kSteps>
+__global__ void __launch_bounds__(kMaxWarps* kWarpSize, kSteps <= 2 ? 3 : 1) step_kernel(StepCall call) {
+  constexpr int kColumns = kVectorWidth<State>;
+  __shared__ Shared<State> shared;
+  if (kSteps <= 2) call.steps = kSteps;
+  const Place at(call, kColumns);
+  State* const state =
+      static_cast<State*>(call.state) + ((uint64_t{at.state} * call.K + at.row) * call.V + at.column);
   Vector<State, kColumns> s[kRows] = {};
-  if (mine) {
+  if (at.mine) {
 #pragma unroll
-    for (int i = 0; i < kRows; ++i)
-      s[i] = *reinterpret_cast<const Vector<State, kColumns>*>(state + i * call.V);
+    for (int i = 0; i < kRows; ++i) s[i] = load<State, kColumns>(state + i * call.V);
   }
-  prefetch_operands<T>(call, steps, at);
-  const View& reading = call.in.erase_read.data ? call.in.erase_read : call.in.k;
   float q[kRows], e[kRows];
-  load_channels<T>(call.in.q, at.token, 0, at.key_head, at.row, at.has_rows, q);
-  load_channels<T>(reading, at.token, 0, at.key_head, at.row, at.has_rows, e);
-  const float a = expf(load_gate(call.in.g, at.token, at.head)), b = load_gate(call.in.b, at.token, at.head);
-
-  share_key_products<T, kLanes>(call, steps, at, q, shared);
-  share_row_sums<kLanes>(s, e, q, at, shared);
+  widen_all(key_channels<T>(call.q, at, 0), q);
+  widen_all(key_channels<T>(call.k, at, 0), e);
+  const float a = expf(*call.g.at<float>(at.token, 0, at.head, 0)),
+              b = *call.b.at<float>(at.token, 0, at.head, 0);
+  share_product(q, e, 0, at, shared);
+#pragma unroll
+  for (int l = 1; l < kSteps; ++l) {
+    if (l >= call.steps) break;
+    float key[kRows];
+    widen_all(key_channels<T>(call.k, at, l), key);
+    share_product(q, key, l, at, shared);
+  }
+  if (call.erase_read.data) widen_all(key_channels<T>(call.erase_read, at, 0), e);
+  share_sums(s, e, q, at, shared);
   __syncthreads();
   keep_packed(s);
-  if (!mine) return;
+  if (!at.mine) return;
+  const int warps = static_cast<int>(blockDim.x) / kWarpSize;
   float erased[kColumns];
-  total_of_warps(shared.erased, warps, at.in_slice, -a * b, erased);
-  if (at.row == 0) write_output<T>(call, steps, warps, a, at, shared, erased);
-  write_state<T>(call, steps, a, at, erased, s, state);
+  total(shared, warps, at, 0, -a * b, erased);
+  if (at.row == 0) write_output<T>(call, call.steps, warps, a, at, shared, erased);
+  write_state<T, State, kSteps>(call, a, at, erased, s, state);
 }
 
-template <class T, class State, int kLanes>
-const char* launch(const PrismChunkShape& shape, StepCall call, CUstream_st* stream) {
-  using Shared = Slice<State, kLanes>;
-  call.slices = (call.V + Shared::kWidth - 1) / Shared::kWidth;
-  const int64_t blocks = shape.sequences.count * shape.heads * call.slices;
+template <class T, class State>
+const char* launch(int64_t states, StepCall call, CUstream_st* stream) {
+  constexpr int kWidth = kLanes * kVectorWidth<State>;
+  call.slices = static_cast<uint32_t>((call.V + kWidth - 1) / kWidth);
+  const int64_t blocks = states * call.slices;
   if (blocks > INT32_MAX) return "too many states for one launch";
-  const int warps = (call.K + Shared::kWarpRows - 1) / Shared::kWarpRows;
-  const auto run = [&](auto* kernel) {
-    kernel<<<dim3(static_cast<unsigned>(blocks)), dim3(warps * kWarpSize), 0, stream>>>(call);
-  };
+  const int threads = (call.K + kWarpRows - 1) / kWarpRows * kWarpSize;
+  const auto run = [&](auto* kernel) { kernel<<<static_cast<unsigned>(blocks), threads, 0, stream>>>(call); };
   if (call.steps == 1)
-    run(step_kernel<T, State, kLanes, 1>);
+    run(step_kernel<T, State, 1>);
   else if (call.steps == 2)
-    run(step_kernel<T, State, kLanes, 2>);
+    run(step_kernel<T, State, 2>);
   else
-    run(step_kernel<T, State, kLanes, 0>);
+    run(step_kernel<T, State, kMaxStepWrites>);
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
 template <class T>
-const char* launch_with_state(const PrismChunkShape& shape, const StepCall& call, Scalar state_type,
-                              CUstream_st* stream) {
-  if (state_type == Scalar::kBFloat16) return launch<T, __nv_bfloat16, 8>(shape, call, stream);
-  return launch<T, float, 8>(shape, call, stream);
+const char* launch_with_state(int64_t states, const StepCall& call, Scalar state_type, CUstream_st* stream) {
+  if (state_type == Scalar::kBFloat16) return launch<T, __nv_bfloat16>(states, call, stream);
+  return launch<T, float>(states, call, stream);
+}
+
+const char* check(const PrismChunkShape& shape, Scalar state_type) {
+  const auto fits = [](int64_t width) { return width > 0 && width % 8 == 0 && width <= kMaxStepWidth; };
+  if (!fits(shape.key_width) || !fits(shape.value_width)) return "K and V must be multiples of 8 up to 256";
+  if (shape.steps < 1 || shape.steps > kMaxStepWrites) return "L must be 1 to 8";
+  if (state_type != Scalar::kFloat32 && state_type != Scalar::kBFloat16)
+    return "the state must be fp32 or bf16";
+  return nullptr;
 }
 
 }  // namespace
 
 const char* prism_step(const PrismChunkShape& shape, const PrismChunkInputs& in, Scalar state_type,
                        void* state, void* o, CUstream_st* stream) {
-  const auto fits = [](int64_t width) { return width > 0 && width % 8 == 0 && width <= kMaxStepWidth; };
-  if (!fits(shape.key_width) || !fits(shape.value_width)) return "K and V must be multiples of 8 up to 256";
-  if (shape.steps < 1 || shape.steps > kMaxStepWrites) return "L must be 1 to 8";
-  if (state_type != Scalar::kFloat32 && state_type != Scalar::kBFloat16)
-    return "the state must be fp32 or bf16";
-  if (shape.sequences.count == 0) return nullptr;
-  const StepCall call{.in = in,
+  if (const char* problem = check(shape, state_type)) return problem;
+  Holder holder;
+  const StepCall call{.q = holder.hold(in.q),
+                      .k = holder.hold(in.k),
+                      .w = holder.hold(in.w),
+                      .b = holder.hold(in.b),
+                      .g = holder.hold(in.g),
+                      .erase_read = holder.hold(in.erase_read),
                       .state = state,
                       .o = o,
                       .heads = static_cast<uint32_t>(shape.heads),
@@ -297,13 +305,16 @@ const char* prism_step(const PrismChunkShape& shape, const PrismChunkInputs& in,
                       .V = static_cast<int>(shape.value_width),
                       .steps = static_cast<int>(shape.steps),
                       .scale = static_cast<float>(shape.scale)};
+  if (!holder.fits()) return "a stride does not fit 32 bits";
+  const int64_t states = shape.sequences.count * shape.heads;
+  if (states == 0) return nullptr;
   switch (shape.dtype) {
     case Scalar::kFloat32:
-      return launch_with_state<float>(shape, call, state_type, stream);
+      return launch_with_state<float>(states, call, state_type, stream);
     case Scalar::kBFloat16:
-      return launch_with_state<__nv_bfloat16>(shape, call, state_type, stream);
+      return launch_with_state<__nv_bfloat16>(states, call, state_type, stream);
     case Scalar::kFloat16:
-      return launch_with_state<__half>(shape, call, state_type, stream);
+      return launch_with_state<__half>(states, call, state_type, stream);
     case Scalar::kFloat64:
       break;
   }
