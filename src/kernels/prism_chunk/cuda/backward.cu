@@ -9,9 +9,9 @@
 namespace prism::kernels::cuda {
 namespace {
 
-/// Bytes that a segment may take: some of what a long call keeps anyway, and thousands of chunks to fill the
-/// card.
-constexpr int64_t kSegmentBytes = int64_t{112} << 20;
+/// Bytes that a segment's records and state gradients may take: a fraction of what a long call keeps anyway,
+/// and thousands of chunks to fill the card.
+constexpr int64_t kSegmentBytes = int64_t{336} << 20;
 
 int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
 int64_t state_bytes(const PrismChunkCudaShape& shape) {
@@ -22,7 +22,8 @@ int64_t carry_bytes(const PrismChunkCudaShape& shape) {
 }
 
 int64_t segment_slots(const PrismChunkCudaShape& shape) {
-  const int64_t slots = schedule_of(shape).slots(kChunk), a_slot = shape.heads * state_bytes(shape);
+  const int64_t slots = schedule_of(shape).slots(kChunk),
+                a_slot = shape.heads * state_bytes(shape) + record_bytes(shape, 1);
   const int64_t segments = (slots * a_slot + kSegmentBytes - 1) / kSegmentBytes;
   return std::max<int64_t>(1, (slots + segments - 1) / std::max<int64_t>(segments, 1));
 }
@@ -34,12 +35,13 @@ struct Workspace {
   float* carries[2];
   int64_t bytes;
   Workspace(const PrismChunkCudaShape& shape, void* memory) {
+    const int64_t slots = segment_slots(shape), all_records = aligned(record_bytes(shape, slots)),
+                  all_states = aligned(slots * shape.heads * state_bytes(shape));
     records = static_cast<uint8_t*>(memory);
-    d_states = records + aligned(record_bytes(shape));
-    const int64_t kept = aligned(segment_slots(shape) * shape.heads * state_bytes(shape));
+    d_states = records + all_records;
     for (int i = 0; i < 2; ++i)
-      carries[i] = reinterpret_cast<float*>(d_states + kept + i * carry_bytes(shape));
-    bytes = aligned(record_bytes(shape)) + kept + 2 * carry_bytes(shape);
+      carries[i] = reinterpret_cast<float*>(d_states + all_states + i * carry_bytes(shape));
+    bytes = all_records + all_states + 2 * carry_bytes(shape);
   }
 };
 
@@ -68,14 +70,15 @@ int64_t prism_chunk_backward_workspace(const PrismChunkCudaShape& shape) {
   return Workspace(shape, nullptr).bytes;
 }
 
-const char* launch_backward(const PrismChunkCudaShape& shape, const PrismChunkInputs& in,
-                            const void* chunk_states, const View& d_o, const void* dfinal_state,
-                            const PrismChunkGradients& out, void* workspace, CUstream_st* stream) {
+const char* prism_chunk_backward(const PrismChunkCudaShape& shape, const PrismChunkInputs& in,
+                                 const void* chunk_states, const View& d_o, const void* dfinal_state,
+                                 const PrismChunkGradients& out, void* workspace, CUstream_st* stream) {
   const Workspace memory(shape, workspace);
   BackwardParams p;
   if (const char* error = make_maps(p, shape, in, d_o, out.dw)) return error;
   p.schedule = schedule_of(shape);
   p.states = static_cast<const uint8_t*>(chunk_states);
+  p.records = memory.records;
   p.d_states = memory.d_states;
   p.carried = memory.carries[0], p.carry = memory.carries[1];
   p.d_final = static_cast<const float*>(dfinal_state);
@@ -89,8 +92,8 @@ const char* launch_backward(const PrismChunkCudaShape& shape, const PrismChunkIn
   const int64_t step = segment_slots(shape);
   for (p.end = p.schedule.slots(kChunk); p.end > 0; p.end = p.first) {
     p.first = std::max<int64_t>(0, p.end - step);
-    p.records = memory.records + p.first * shape.heads * kRecordBytes;
-    const char* error = launch_state_gradients(p, shape.dtype, stream);
+    const char* error = launch_solve(shape, in, p.first, p.end, memory.records, stream);
+    if (!error) error = launch_state_gradients(p, shape.dtype, stream);
     if (!error)
       error = shape.dtype == Scalar::kBFloat16 ? launch_chunk_gradients_bf16(p, stream)
                                                : launch_chunk_gradients_f16(p, stream);
@@ -99,13 +102,6 @@ const char* launch_backward(const PrismChunkCudaShape& shape, const PrismChunkIn
     p.carried = p.carry, p.carry = read;
   }
   return nullptr;
-}
-
-const char* prism_chunk_backward(const PrismChunkCudaShape& shape, const PrismChunkInputs& in,
-                                 const void* chunk_states, const View& d_o, const void* dfinal_state,
-                                 const PrismChunkGradients& out, void* workspace, CUstream_st* stream) {
-  if (const char* error = launch_solve(shape, in, workspace, stream)) return error;
-  return launch_backward(shape, in, chunk_states, d_o, dfinal_state, out, workspace, stream);
 }
 
 }  // namespace prism::kernels::cuda

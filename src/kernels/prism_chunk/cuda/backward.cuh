@@ -102,6 +102,13 @@ struct Place {
   int row = 16 * warp + group, column = 2 * (threadIdx.x % 4);
 };
 
+/// The thread's index, read anew: what is computed from it holds no registers from one use to the next.
+__device__ __forceinline__ int thread_anew() {
+  int thread;
+  asm volatile("mov.u32 %0, %%tid.x;" : "=r"(thread));
+  return thread;
+}
+
 __device__ inline uint32_t load_word(uint32_t address) {
   uint32_t x;
   asm volatile("ld.shared.b32 %0, [%1];" : "=r"(x) : "r"(address) : "memory");

@@ -8,12 +8,13 @@
 
 namespace prism::kernels::cuda {
 
-/// One side goes through an item: step 1 of every value head, then the other steps.
-template <bool kRefine, class S>
+/// One side goes through an item: step 1 of every value head, then the other steps. Where a key head has one
+/// value head the compiler knows, and `sum` holds no registers before its first addend.
+template <bool kRefine, bool kGrouped, class S>
 __device__ __forceinline__ void item_gradients(S& side, float (&sum)[32]) {
-  const int group = side.group(), steps = side.p.steps;
+  const int group = kGrouped ? side.group() : 1, steps = side.p.steps;
   for (int h = 0; h < group; ++h) {
-    side.head = side.item.key_head * group + h;
+    side.head = side.item().key_head * group + h;
     side.clear_tail(h == 0, true, false);
     side.first(sum);
     side.write_gates(false);
@@ -25,7 +26,7 @@ __device__ __forceinline__ void item_gradients(S& side, float (&sum)[32]) {
     for (int l = 1; l < steps; ++l) {
       float step_sum[32] = {};
       for (int h = 0; h < group; ++h) {
-        side.head = side.item.key_head * group + h;
+        side.head = side.item().key_head * group + h;
         side.clear_tail(false, group > 1, true);
         side.step(sum, step_sum, l);
         side.template release<kSteps>(side.steps);
@@ -33,26 +34,26 @@ __device__ __forceinline__ void item_gradients(S& side, float (&sum)[32]) {
         side.write_gates(true);
         if (group > 1 || l == steps - 1) side.release_rows();
       }
-      if (!S::kQuery) side.write_key_rows(side.p.dk, step_sum, l, steps);
+      if (!S::kQuery) side.write_key_rows(side.item(), side.p.dk, step_sum, l, steps);
     }
 }
 
-template <bool kRefine, class S>
+template <bool kRefine, bool kGrouped, class S>
 __device__ __forceinline__ void run_side(S side) {
   while (true) {
     side.template wait<kE>(side.items);
-    side.read_item();
-    if (side.item.count < 0) return;
+    if (side.item().count < 0) return;
     float sum[32] = {};
-    item_gradients<kRefine>(side, sum);
+    item_gradients<kRefine, kGrouped>(side, sum);
+    const Item item = side.item();  // not there any more once its rows are released
     side.template release<kE>(side.items);
     side.template release<kQ>(side.items);
+    side.write_key_rows(item, S::kQuery ? side.p.dq : side.p.dk, sum, 0, S::kQuery ? 1 : side.p.steps);
     ++side.items;
-    side.write_key_rows(S::kQuery ? side.p.dq : side.p.dk, sum, 0, S::kQuery ? 1 : side.p.steps);
   }
 }
 
-template <class T, int D, bool kRefine>
+template <class T, int D, bool kRefine, bool kGrouped>
 __global__ void __launch_bounds__(Layout<D, kRefine>::kThreads, 1)
     chunk_gradients(const __grid_constant__ BackwardParams p) {
   extern __shared__ uint8_t dynamic[];
@@ -60,23 +61,25 @@ __global__ void __launch_bounds__(Layout<D, kRefine>::kThreads, 1)
   if (threadIdx.x == 0) Block<T, D, kRefine>{p, memory}.initialise();
   __syncthreads();
   constexpr int kSide = Layout<D, kRefine>::kSideThreads;
+  // Registers a thread: no more in all than the block starts with, 168 of 384 threads or 96 of 640, or the
+  // side that asks last waits for ever.
   constexpr int kLoading = D == 64 ? 40 : 32, kComputing = D == 64 ? 232 : 112;
   if (threadIdx.x >= 2 * kSide) {
     registers_shrink<kLoading>();
     if (threadIdx.x < 2 * kSide + kWarpLanes) Loader<T, D, kRefine>{{p, memory}}.run();
   } else if (threadIdx.x < kSide) {
     registers_grow<kComputing>();
-    run_side<kRefine>(QuerySide<T, D, kRefine>(p, memory));
+    run_side<kRefine, kGrouped>(QuerySide<T, D, kRefine>(p, memory));
   } else {
     registers_grow<kComputing>();
-    run_side<kRefine>(KeySide<T, D, kRefine>(p, memory));
+    run_side<kRefine, kGrouped>(KeySide<T, D, kRefine>(p, memory));
   }
 }
 
-template <class T, int D, bool kRefine>
+template <class T, int D, bool kRefine, bool kGrouped>
 const char* launch_chunks(const BackwardParams& p, CUstream_st* stream) {
   constexpr int kShared = Layout<D, kRefine>::kShared;
-  const auto kernel = chunk_gradients<T, D, kRefine>;
+  const auto kernel = chunk_gradients<T, D, kRefine, kGrouped>;
   int device = 0, processors = 0;
   cudaError_t error = cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kShared);
   if (error == cudaSuccess) error = cudaGetDevice(&device);
@@ -90,12 +93,18 @@ const char* launch_chunks(const BackwardParams& p, CUstream_st* stream) {
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
+template <class T, int D>
+const char* launch_for(const BackwardParams& p, CUstream_st* stream) {
+  const bool grouped = p.heads > p.key_heads;
+  if (p.steps == 1)
+    return grouped ? launch_chunks<T, D, false, true>(p, stream)
+                   : launch_chunks<T, D, false, false>(p, stream);
+  return grouped ? launch_chunks<T, D, true, true>(p, stream) : launch_chunks<T, D, true, false>(p, stream);
+}
+
 template <class T>
 const char* launch_chunk_gradients(const BackwardParams& p, CUstream_st* stream) {
-  const bool refine = p.steps > 1;
-  if (p.key_width > 64)
-    return refine ? launch_chunks<T, 128, true>(p, stream) : launch_chunks<T, 128, false>(p, stream);
-  return refine ? launch_chunks<T, 64, true>(p, stream) : launch_chunks<T, 64, false>(p, stream);
+  return p.key_width > 64 ? launch_for<T, 128>(p, stream) : launch_for<T, 64>(p, stream);
 }
 
 }  // namespace prism::kernels::cuda

@@ -9,13 +9,12 @@ template <class T, int D, bool kRefine>
 struct KeySide : Side<T, D, kRefine> {
   using Base = Side<T, D, kRefine>;
   using L = Layout<D, kRefine>;
-  using Base::at;
   using Base::columns;
-  using Base::item;
   using Base::p;
   using Base::score_rows;
   using typename Base::Scores;
   using typename Base::Sums;
+  using HalfSums = ScoreSums<Base::kBlocks / 2>;
   static constexpr bool kQuery = false;
 
   __device__ KeySide(const BackwardParams& params, uint32_t memory) : Base(params, memory) {}
@@ -39,7 +38,7 @@ struct KeySide : Side<T, D, kRefine> {
 #pragma unroll
     for (int offset = 16; offset > 0; offset /= 2) sum += __shfl_xor_sync(~0u, sum, offset);
     if (threadIdx.x % kWarpLanes == 0)
-      store_float(this->sums(kWhole) + 4 * (4 * this->part + at.warp), sum * gam);
+      store_float(this->sums(kWhole) + 4 * (4 * this->part + this->warp()), sum * gam);
   }
 
   /// What the query side alone reads in the first phase.
@@ -56,8 +55,9 @@ struct KeySide : Side<T, D, kRefine> {
   }
 
   /// d = Y U^T becomes N = -b Gam * strict(Y U^T), stored; db_i = -sum_j strict(Gam * Y U^T * E E^T).
-  __device__ __forceinline__ void make_scores(const Scores& scores, Scores& d, const Decays& decays,
-                                              Sums& sums, float (&db)[2]) const {
+  __device__ __forceinline__ void make_scores(const Scores& scores, Scores& d, const Decays& held, Sums& sums,
+                                              float (&db)[2]) const {
+    const Decays decays = this->again(held);
     this->each_score(decays, [&](int i, bool, bool below, int r, float decay) {
       const float read = below ? -decay * d[i] : 0;
       db[r] += read * scores[i];
@@ -74,13 +74,16 @@ struct KeySide : Side<T, D, kRefine> {
     float x[32];
     multiply<T, D / 16>(x, AlongColumns{y}, AlongValues<D>{this->key_blocks(state)}, false);
     wgmma_commit();
-    const Decays decays = this->decays();
+    const Decays held = this->decays();
     wgmma_wait<0>();
     pin(x);
-    const float erased[2] = {-decays.b[0] * decays.from_start[0], -decays.b[1] * decays.from_start[1]};
     Sums sums;
-    add_row_products<T>(sums.row, x, erased, columns(e));
-    add_scaled_rows(dk, x, erased);
+    {
+      const Decays decays = this->again(held);
+      const float erased[2] = {-decays.b[0] * decays.from_start[0], -decays.b[1] * decays.from_start[1]};
+      add_row_products<T>(sums.row, x, erased, columns(e));
+      add_scaled_rows(dk, x, erased);
+    }
     pass_values();
     const uint32_t d_state = this->template wait<kDStates>(this->rows);
     Scores scores, d;
@@ -96,20 +99,24 @@ struct KeySide : Side<T, D, kRefine> {
     pin(scores);
     pin(d);
     float db[2] = {};
-    make_scores(scores, d, decays, sums, db);
+    make_scores(scores, d, held, sums, db);
     if (!kRefine) this->template release<kRecord>(this->rows);
     fence_async_shared();
     multiply<T, D / 16>(x, AlongColumns{this->u()}, AlongValues<D>{this->key_blocks(d_state)}, false);
     wgmma_commit();
     this->store_sums(kFromKey, sums.row);
     this->store_sums(kDbKey, db);
+    sums.reduce_columns();
     sums.store_columns(this->column_sums(kQuery));
     this->sync_side(kKeySide);
     wgmma_wait<0>();
     pin(x);
     float to_state[2] = {};
-    add_row_products<T>(to_state, x, decays.to_end, columns(e));
-    add_scaled_rows(dk, x, decays.to_end);
+    {
+      const Decays decays = this->again(held);
+      add_row_products<T>(to_state, x, decays.to_end, columns(e));
+      add_scaled_rows(dk, x, decays.to_end);
+    }
     multiply<T, 4>(dk, AlongColumns{this->n_scores()}, AlongRows{columns(e)}, true);
     multiply<T, 4>(dk, AlongRows{this->n_scores()}, AlongRows{columns(e)}, true);
     wgmma_commit();
@@ -144,7 +151,8 @@ struct KeySide : Side<T, D, kRefine> {
   /// part's columns at a time, because two sums of keys are in registers.
   template <int kHalf>
   __device__ __forceinline__ void make_step_scores(uint32_t e, uint32_t k, uint32_t y, uint32_t w,
-                                                   const Decays& decays, Sums& sums) const {
+                                                   HalfSums& sums) const {
+    const Decays decays = this->decays();
     constexpr int kCount = Base::kBlocks / 2, kFrom = kHalf * kCount, kRows = 8 * kFrom * kPanelRowBytes;
     float scores[4 * kCount], d[4 * kCount];
     multiply<T, D / 16>(scores, AlongColumns{e}, AlongColumns{score_rows(k) + kRows}, false);
@@ -156,27 +164,29 @@ struct KeySide : Side<T, D, kRefine> {
     this->template each_score<kFrom, kCount>(decays, [&](int i, bool, bool below, int r, float decay) {
       const float factor = below ? -decays.b[r] * decay : 0;
       d[i] *= factor;
-      sums.add(4 * kFrom + i, d[i] * scores[i]);
+      sums.add(i, d[i] * scores[i]);
       scores[i] *= factor;
     });
     this->template store_scores<kFrom>(this->m_scores(), scores);
     this->template store_scores<kFrom>(this->n_scores(), d);
+    sums.reduce_columns();
   }
 
   /// Step l >= 2: dE += N k_l, dk_l += exp(G_C - G) (w_l dS^T) + D^T q + N^T E.
   __device__ __forceinline__ void step(float (&dk)[32], float (&dk_step)[32], int) {
     const uint32_t w = this->template wait<kSteps>(this->steps), k = w + L::kTile;
     const uint32_t e = this->template data<kE>(this->items), y = this->template wait<kY>(this->rows);
-    const Decays decays = this->decays();
-    Sums sums;
-    make_step_scores<0>(e, k, y, w, decays, sums);
-    make_step_scores<1>(e, k, y, w, decays, sums);
+    HalfSums low, high;
+    make_step_scores<0>(e, k, y, w, low);
+    make_step_scores<1>(e, k, y, w, high);
     fence_async_shared();
     this->arrive_sides(kReadScores);
     this->sync_side(kKeySide);
     this->sync_sides(kQueryScores);
-    this->store_sums(kFromKey, sums.row);
-    sums.store_columns(this->column_sums(kQuery));
+    const float rows[2] = {low.row[0] + high.row[0], low.row[1] + high.row[1]};
+    this->store_sums(kFromKey, rows);
+    low.store_columns(this->column_sums(kQuery));
+    high.store_columns(this->column_sums(kQuery) + 16 * Base::kBlocks);
     multiply<T, 4>(dk, AlongColumns{this->n_scores()}, AlongRows{columns(k)}, true);
     multiply<T, 4>(dk_step, AlongRows{this->n_scores()}, AlongRows{columns(e)}, true);
     multiply<T, 4>(dk_step, AlongRows{this->d_scores()},
@@ -184,10 +194,12 @@ struct KeySide : Side<T, D, kRefine> {
     wgmma_commit();
     const uint32_t d_state = this->template wait<kDStates>(this->rows);
 #pragma unroll
-    for (int half = 0; half < D / 64; ++half) add_decayed(dk_step, w, d_state, half, decays);
-    wgmma_wait<0>();
-    pin(dk);
-    pin(dk_step);
+    for (int half = 0; half < D / 64; ++half) {
+      add_decayed(dk_step, w, d_state, half, this->decays());
+      wgmma_wait<0>();  // one half's operands at a time are in registers
+      pin(dk);
+      pin(dk_step);
+    }
   }
 };
 

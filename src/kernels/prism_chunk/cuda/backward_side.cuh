@@ -9,17 +9,17 @@ struct Decays {
   float row[2], b[2], to_end[2], from_start[2];
   uint32_t columns;
 
-  __device__ Decays(uint32_t record, const Place& at, int first_column) {
+  __device__ Decays(uint32_t record, int first_row, int first_column) {
     const uint32_t sums = record + kRecordG;
     const float last = load_float(sums + 4 * (kChunk - 1));
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
-      row[r] = load_float(sums + 4 * (at.row + 8 * r));
-      b[r] = load_float(record + kRecordB + 4 * (at.row + 8 * r));
+      row[r] = load_float(sums + 4 * (first_row + 8 * r));
+      b[r] = load_float(record + kRecordB + 4 * (first_row + 8 * r));
       to_end[r] = exp2_fast(last - row[r]);
       from_start[r] = exp2_fast(row[r]);
     }
-    columns = sums + 4 * (first_column + at.column);
+    columns = sums + 4 * first_column;
   }
 };
 
@@ -31,18 +31,24 @@ struct ScoreSums {
     row[element / 2 % 2] += x;
     column[element / 4 * 2 + element % 2] += x;
   }
-  /// Over the warp's rows; each thread is left with its share of the columns.
-  __device__ __forceinline__ void store_columns(uint32_t to) {
-    const int lane = threadIdx.x % kWarpLanes;
+  /// Sums the columns over the warp's rows; each thread is left with its share of them in front.
+  __device__ __forceinline__ void reduce_columns() {
     reduce<kBlocks>(16);
     reduce<kBlocks / 2>(8);
-    reduce<kBlocks / 4>(4);
+    if constexpr (kBlocks == 2)
+      column[0] += __shfl_xor_sync(~0u, column[0], 4);
+    else
+      reduce<kBlocks / 4>(4);
+  }
+  __device__ __forceinline__ void store_columns(uint32_t to) const {
+    const int lane = threadIdx.x % kWarpLanes, pair = lane % 4 * 2;
     if constexpr (kBlocks == 8) {
-      const uint32_t first = to + 4 * (8 * (lane / 4) + lane % 4 * 2);
-      store_float(first, column[0]);
-      store_float(first + 4, column[1]);
-    } else {
-      store_float(to + 4 * (8 * (lane / 8) + lane % 4 * 2 + lane / 4 % 2), column[0]);
+      store_float(to + 4 * (8 * (lane / 4) + pair), column[0]);
+      store_float(to + 4 * (8 * (lane / 4) + pair + 1), column[1]);
+    } else if constexpr (kBlocks == 4) {
+      store_float(to + 4 * (8 * (lane / 8) + pair + lane / 4 % 2), column[0]);
+    } else if (lane / 4 % 2 == 0) {
+      store_float(to + 4 * (8 * (lane / 16) + pair + lane / 8 % 2), column[0]);
     }
   }
 
@@ -79,12 +85,17 @@ struct Side : Block<T, D, kRefine> {
   static constexpr int kBlocks = L::kScoreColumns / 8;
   using Scores = float[L::kScoreColumns / 2];
   using Sums = ScoreSums<kBlocks>;
-  Item item;
   int head = 0;
-  const Place at;
   const int part = threadIdx.x / kWarpgroupThreads % L::kParts;
 
   __device__ Side(const BackwardParams& params, uint32_t memory) : B{params, memory} {}
+
+  __device__ static int warp() { return thread_anew() / kWarpLanes % 4; }
+  __device__ static int row() {
+    const int thread = thread_anew();
+    return thread / kWarpLanes % 4 * 16 + thread % kWarpLanes / 4;
+  }
+  __device__ static int column() { return 2 * (thread_anew() % 4); }
 
   /// This part of a matrix in panels: its 64 columns, or its score columns' rows.
   __device__ uint32_t columns(uint32_t matrix) const { return matrix + part * kTileBytes; }
@@ -95,19 +106,21 @@ struct Side : Block<T, D, kRefine> {
   __device__ uint32_t key_blocks(uint32_t state) const { return state + part * 8192; }
 
   __device__ Decays decays() const {
-    return Decays(this->template wait<kRecord>(this->rows), at, part * L::kScoreColumns);
+    return Decays(this->template wait<kRecord>(this->rows), row(), part * L::kScoreColumns + column());
   }
+  /// With several steps registers are short: read anew instead of held.
+  __device__ __forceinline__ Decays again(const Decays& held) const { return kRefine ? decays() : held; }
   /// f(element, i >= j, i > j, r, decay i to j) for each element of blocks kFrom .. of this part of scores.
   template <int kFrom = 0, int kCount = kBlocks, class F>
   __device__ __forceinline__ void each_score(const Decays& decays, F f) const {
-    const int first = part * L::kScoreColumns + at.column;
+    const int distance = row() - part * L::kScoreColumns - column();
     const uint32_t columns = opaque(decays.columns);
 #pragma unroll
     for (int n = 0; n < kCount; ++n) {
       const float2 to = load_floats(columns + 32 * (kFrom + n));
 #pragma unroll
       for (int e = 0; e < 4; ++e) {
-        const int r = e / 2, below = at.row + 8 * r - (first + 8 * (kFrom + n) + e % 2);
+        const int r = e / 2, below = distance + 8 * r - 8 * (kFrom + n) - e % 2;
         f(4 * n + e, below >= 0, below > 0, r, exp2_fast(decays.row[r] - (e % 2 ? to.y : to.x)));
       }
     }
@@ -122,7 +135,7 @@ struct Side : Block<T, D, kRefine> {
       uint32_t a[4];
       operand_of<T>(a, d, s);
       const int piece = part * kBlocks + kFrom + 2 * s + lane / 16;
-      matrix_store(to + swizzled(16 * at.warp + lane % 16, piece), a[0], a[1], a[2], a[3]);
+      matrix_store(to + swizzled(16 * warp() + lane % 16, piece), a[0], a[1], a[2], a[3]);
     }
   }
   __device__ void sync_warpgroup() const {
@@ -133,25 +146,24 @@ struct Side : Block<T, D, kRefine> {
   __device__ static void sync_sides(int barrier) { named_barrier_sync(barrier, 2 * L::kSideThreads); }
   __device__ static void arrive_sides(int barrier) { named_barrier_arrive(barrier, 2 * L::kSideThreads); }
 
-  __device__ void read_item() { item = B::item(); }
-
-  __device__ void store_sums(int row, const float (&x)[2]) const {
-    const uint32_t to = opaque(this->sums(row + part)) + 4 * at.row;
+  __device__ void store_sums(int sum_row, const float (&x)[2]) const {
+    const uint32_t to = opaque(this->sums(sum_row + part)) + 4 * row();
 #pragma unroll
     for (int r = 0; r < 2; ++r) {
       const float sum = quad_sum(x[r]);
-      if (at.column == 0) store_float(to + 32 * r, sum);
+      if (column() == 0) store_float(to + 32 * r, sum);
     }
   }
   /// Where a warp of a side puts the column sums of its part.
   __device__ uint32_t column_sums(bool query) const {
-    return this->sums(kColumns + 4 * !query + at.warp) + part * (4 * L::kScoreColumns);
+    return this->sums(kColumns + 4 * !query + warp()) + part * (4 * L::kScoreColumns);
   }
   /// Tokens past the sequence's end become zero rows of what this phase reads.
   __device__ void clear_tail(bool keys, bool head_rows, bool step_rows) const {
-    if (item.count == kChunk) return;
+    const int count = this->item().count;
+    if (count == kChunk) return;
     const auto clear = [&](uint32_t to, int bytes) {
-      clear_rows(to, bytes, item.count, threadIdx.x, 2 * L::kSideThreads);
+      clear_rows(to, bytes, count, threadIdx.x, 2 * L::kSideThreads);
     };
     if (keys) {
       clear(this->template wait<kE>(this->items), L::kTile);
@@ -203,6 +215,7 @@ struct Side : Block<T, D, kRefine> {
       if (lane >= offset) before += earlier;
     }
     before -= to_state[0] + to_state[1];
+    const Item item = this->item();
     const float dg[2] = {after + before + whole, after - at_token[0] + before + to_state[0] + whole};
 #pragma unroll
     for (int i = 0; i < 2; ++i) {
@@ -222,11 +235,12 @@ struct Side : Block<T, D, kRefine> {
   }
 
   /// This part of rows of dq or dk_l.
-  __device__ void write_key_rows(void* to, const float (&d)[32], int step, int steps) const {
+  __device__ void write_key_rows(const Item& item, void* to, const float (&d)[32], int step,
+                                 int steps) const {
     const int64_t stride = int64_t{steps} * p.key_heads * p.key_width;
     const int64_t offset = item.token * stride + (int64_t{step} * p.key_heads + item.key_head) * p.key_width;
     write_rows<T>(static_cast<T*>(to) + offset + 64 * part, stride, d, item.count, p.key_width - 64 * part,
-                  at);
+                  Place{});
   }
 };
 

@@ -17,7 +17,11 @@ Segments segments_of(const PrismChunkCudaShape& shape) {
   return {schedule_of(shape), Segments::most_for(shape.heads, value_slices(shape.value_width))};
 }
 
-int64_t aligned(int64_t bytes) { return (bytes + 255) / 256 * 256; }
+int64_t slots_of(const PrismChunkCudaShape& shape) { return schedule_of(shape).slots(kChunkTokens); }
+/// Bytes of all records, and so where the segments' states begin.
+int64_t records_end(const PrismChunkCudaShape& shape) {
+  return (record_bytes(shape, slots_of(shape)) + 255) / 256 * 256;
+}
 
 const char* make_maps(ScanParams& params, const PrismChunkCudaShape& shape, const PrismChunkInputs& in) {
   TileMap map{.dtype = shape.dtype,
@@ -44,27 +48,27 @@ bool prism_chunk_supports(const PrismChunkCudaShape& shape) {
 }
 
 int64_t prism_chunk_states_bytes(const PrismChunkCudaShape& shape) {
-  return schedule_of(shape).slots(kChunkTokens) * shape.heads * value_slices(shape.value_width) * 64 *
+  return slots_of(shape) * shape.heads * value_slices(shape.value_width) * 64 *
          padded_width(shape.key_width) * 2;
 }
 
 int64_t prism_chunk_forward_workspace(const PrismChunkCudaShape& shape) {
   const SegmentLayout layout{shape.heads, static_cast<int>(value_slices(shape.value_width)),
                              panels_of(shape)};
-  return aligned(record_bytes(shape)) + layout.bytes(segments_of(shape).slots());
+  return records_end(shape) + layout.bytes(segments_of(shape).slots());
 }
 
 const char* prism_chunk_forward(const PrismChunkCudaShape& shape, const PrismChunkInputs& in, void* o,
                                 void* final_state, void* chunk_states, void* workspace, CUstream_st* stream) {
   char* const memory = static_cast<char*>(workspace);
-  if (const char* problem = launch_solve(shape, in, memory, stream)) return problem;
+  if (const char* problem = launch_solve(shape, in, 0, slots_of(shape), memory, stream)) return problem;
   ScanParams params{.segments = segments_of(shape),
                     .records = memory,
                     .initial_state = static_cast<const float*>(in.initial_state),
                     .o = o,
                     .final_state = static_cast<float*>(final_state),
                     .chunk_states = chunk_states,
-                    .segment_states = memory + aligned(record_bytes(shape)),
+                    .segment_states = memory + records_end(shape),
                     .steps = static_cast<int>(shape.steps),
                     .heads = static_cast<int>(shape.heads),
                     .key_heads = static_cast<int>(shape.key_heads),

@@ -50,8 +50,8 @@ struct ScanLayout {
   __host__ __device__ int barriers() const { return vectors(works); }
   __host__ __device__ int bytes() const { return barriers() + 128; }
 
-  /// gam, exp2(G_C - G), -b gam: 64 floats each.
-  static constexpr int kVectorBytes = 3 * kC * 4;
+  /// gam, exp2(G_C - G): 64 floats each.
+  static constexpr int kVectorBytes = 2 * kC * 4;
 };
 
 /// The barriers by name. full: the stage is loaded; empty: nobody reads it any more; ready, used: the same of

@@ -29,10 +29,10 @@ __device__ void init_barriers(const ScanShared& shared) {
   const ScanBarriers& barriers = shared.barriers;
   for (int i = 0; i < shared.layout.stages; ++i) {
     barrier_init(barriers.full(i), 1);
-    barrier_init(barriers.empty(i), 4 + 4);
+    barrier_init(barriers.empty(i), 4 * (kPrepareGroups + 1));
   }
   for (int i = 0; i < shared.layout.works; ++i) {
-    barrier_init(barriers.ready(i), 4);
+    barrier_init(barriers.ready(i), 4 * kPrepareGroups);
     barrier_init(barriers.used(i), 4);
   }
   barrier_init(barriers.out_full(), 4);
@@ -65,7 +65,11 @@ __global__ void __launch_bounds__(kScanThreads, 1)
       store_outputs<T, kPanels>(params, shared);
   } else if (group <= kPrepareGroups) {
     registers_shrink<kPrepareRegisters>();
-    ScanPrepare<T, kPanels, kMoreSteps, kPass>(params, shared, group - 1).run();
+    ScanPrepare<T, kPanels, kMoreSteps, kPass> prepare(params, shared);
+    if (group == 1)
+      prepare.run_scores();
+    else
+      prepare.run_reads();
   } else {
     registers_grow<kAdvanceRegisters>();
     ScanAdvance<T, kPanels, kMoreSteps, kPass>(params, shared).run();

@@ -27,7 +27,7 @@ struct SolveParams {
   Schedule schedule;
   View b, g;
   char* records;
-  int64_t jobs;
+  int64_t first_slot, first_job, end_job;
   int heads, key_heads;
 };
 
@@ -115,22 +115,22 @@ class Solve {
         g_(lane_ / 4) {}
 
   __device__ void run() {
-    Job job = find(blockIdx.x);
-    if (job.id >= params_.jobs) return;
+    Job job = find(params_.first_job + blockIdx.x);
+    if (job.id >= params_.end_job) return;
     load_keys(job);
     Gates gates = fetch(job, 0);
-    for (int parity = 0; job.id < params_.jobs; parity ^= 1) {
+    for (int parity = 0; job.id < params_.end_job; parity ^= 1) {
       barrier_wait(shared_address(&shared_.loaded), parity);
       float gram[kTriangle][2][4] = {};
       make_gram(gram);
       __syncwarp();
       const Job next = find(job.id + gridDim.x);
-      if (next.id < params_.jobs) load_keys(next);
+      if (next.id < params_.end_job) load_keys(next);
       for (int h = 0; h < group_; ++h) {
         const Gates now = gates;
         if (h + 1 < group_)
           gates = fetch(job, h + 1);
-        else if (next.id < params_.jobs)
+        else if (next.id < params_.end_job)
           gates = fetch(next, 0);
         store_gates(now, job.chunk.tokens);
         store_system(gram, job.chunk.tokens);
@@ -152,7 +152,7 @@ class Solve {
   /// The first job from `id` on whose slot has a chunk.
   __device__ Job find(int64_t id) const {
     Job job;
-    for (job.id = id; job.id < params_.jobs; job.id += gridDim.x) {
+    for (job.id = id; job.id < params_.end_job; job.id += gridDim.x) {
       job.chunk = params_.schedule.locate(job.id / params_.key_heads, kC);
       job.key_head = static_cast<int>(job.id % params_.key_heads);
       if (job.chunk.tokens > 0) break;
@@ -308,7 +308,8 @@ class Solve {
     fence_async_shared();
     __syncwarp();
     if (lane_ != 0) return;
-    const int64_t record = job.id / params_.key_heads * params_.heads + job.key_head * group_ + h;
+    const int64_t slot = job.id / params_.key_heads - params_.first_slot,
+                  record = slot * params_.heads + job.key_head * group_ + h;
     bulk_store(params_.records + record * kRecordBytes, shared_address(shared_.record), kRecordBytes);
     bulk_store_commit();
   }
@@ -340,7 +341,8 @@ const char* launch(const SolveParams& params, CUstream_st* stream) {
   static const cudaError_t prepared =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
   if (prepared != cudaSuccess) return cudaGetErrorString(prepared);
-  const int64_t blocks = std::min<int64_t>(params.jobs, int64_t{processor_count()} * kBlocksAProcessor);
+  const int64_t blocks =
+      std::min<int64_t>(params.end_job - params.first_job, int64_t{processor_count()} * kBlocksAProcessor);
   kernel<<<static_cast<unsigned>(blocks), kWarpLanes, kBytes, stream>>>(params);
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
@@ -353,16 +355,18 @@ const char* launch_for(const SolveParams& params, int panels, CUstream_st* strea
 
 }  // namespace
 
-const char* launch_solve(const PrismChunkCudaShape& shape, const PrismChunkInputs& in, void* records,
-                         CUstream_st* stream) {
+const char* launch_solve(const PrismChunkCudaShape& shape, const PrismChunkInputs& in, int64_t first,
+                         int64_t end, void* records, CUstream_st* stream) {
   SolveParams params{.schedule = schedule_of(shape),
                      .b = in.b,
                      .g = in.g,
                      .records = static_cast<char*>(records),
+                     .first_slot = first,
+                     .first_job = first * shape.key_heads,
+                     .end_job = end * shape.key_heads,
                      .heads = static_cast<int>(shape.heads),
                      .key_heads = static_cast<int>(shape.key_heads)};
-  params.jobs = params.schedule.slots(kChunkTokens) * shape.key_heads;
-  if (params.jobs == 0 || shape.tokens == 0) return nullptr;
+  if (first == end || shape.tokens == 0) return nullptr;
   const int panels = static_cast<int>(padded_width(shape.key_width) / 64);
   const TileMap keys{.dtype = shape.dtype,
                      .view = in.k,

@@ -13,13 +13,14 @@ namespace prism::kernels::cuda {
 /// Tokens beyond the sequence's end count as g = 0, b = 0, k = 0: T's row is the identity's.
 inline constexpr int kRecordT = 0, kRecordG = 8192, kRecordB = 8448, kRecordBytes = 8704;
 
-inline int64_t record_bytes(const PrismChunkCudaShape& shape) {
-  return schedule_of(shape).slots(kChunkTokens) * shape.heads * kRecordBytes;
+inline int64_t record_bytes(const PrismChunkCudaShape& shape, int64_t slots) {
+  return slots * shape.heads * kRecordBytes;
 }
 
-/// One launch. Records of slots without a chunk are not written.
-const char* launch_solve(const PrismChunkCudaShape& shape, const PrismChunkInputs& in, void* records,
-                         CUstream_st* stream);
+/// One launch for the slots [first, end); `records` starts with those of `first`. Records of slots without a
+/// chunk are not written.
+const char* launch_solve(const PrismChunkCudaShape& shape, const PrismChunkInputs& in, int64_t first,
+                         int64_t end, void* records, CUstream_st* stream);
 
 /// Chunk-start states: S^T (V rows, K columns) of a (chunk slot, value head) at
 /// states + ((slot * heads + head) * slices + slice) * 64 * padded(K) elements, slice = 64 value channels;
