@@ -68,7 +68,7 @@ inline Problem draw(const Shape& s, int64_t L, bool states) {
   p.w = at::randn({s.B, s.T, L, s.H, s.width}, options.dtype(at::kBFloat16));
   p.b = at::rand({s.B, s.T, s.H}, options);
   p.g = at::rand({s.B, s.T, s.H}, options).mul_(-0.2);
-  if (!s.lengths.empty()) p.cu_seqlens = Packing::packed(s.lengths).cu_seqlens();
+  if (!s.lengths.empty()) p.cu_seqlens = Packing::packed(s.lengths).cu_seqlens().to(at::kCUDA);
   p.d_o = at::randn({s.B, s.T, s.H, s.width}, options.dtype(at::kBFloat16));
   if (states) {
     p.initial_state = at::randn({N, s.H, s.width, s.width}, options);
