@@ -42,7 +42,9 @@ class PullTask final : public TrainTask {
     for (int64_t i = first; i < first + count; ++i) sum += 1 + i % 3;
     return sum;
   }
-  TaskLoss loss(int64_t first, int64_t count, int64_t step) override {
+  TaskLoss loss(const StepPart& part) override {
+    const auto [first, count, step, position] = part;
+    EXPECT_EQ(position, positions(first / 4 * 4, first % 4));
     at::Tensor sum;
     for (int64_t i = first; i < first + count; ++i) {
       const at::Tensor target = at::arange(4, at::kFloat) * static_cast<double>(i);
