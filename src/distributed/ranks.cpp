@@ -65,10 +65,11 @@ struct Ranks::Groups {
   BackendStore store;
   Backend host, device;  // the same one where Gloo carries both
 
+  /// An orderly end of NCCL waits for the other ranks, which may be gone, or busy for long.
   ~Groups() {
-    if (device == host || !std::uncaught_exceptions()) return;
+    if (device == host) return;
     try {
-      device->abort();  // NCCL would wait on the GPU for the rank that is gone
+      device->abort();
     } catch (const std::exception& error) {
       warn("NCCL could not be stopped: {}", reason(error));
     }

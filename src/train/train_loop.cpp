@@ -99,7 +99,7 @@ int TrainLoop::train_round() {
     take_step(first, count);
     state_.window += count;
     const int signal = signal_of_all();  // before look(), where a GPU would wait for a rank that is gone
-    const bool looks = state_.step % kStepsALook == 0 || state_.window == total;
+    const bool looks = state_.step % kStepsALook == 0 || state_.window == total || signal;
     if (looks) look();
     if (progress)
       progress->advance(task_.positions(first, count), looks ? fmt::format("loss {:.4f}", mean_loss()) : "");
