@@ -8,6 +8,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "ops/chunk_cases.h"
+#include "prism/mixers/prism.h"
 #include "prism/ops/short_conv.h"
 #include "support/error_of.h"
 #include "support/rank_processes.h"
@@ -128,6 +129,42 @@ TEST(SequenceParts, DISABLED_Convolution) {
 TEST(SequenceParts, TheConvolutionLooksIntoThePartBefore) {
   expect_ranks_pass(2, "SequenceParts.DISABLED_Convolution");
   expect_ranks_pass(3, "SequenceParts.DISABLED_Convolution");
+}
+
+/// The whole layer, as the anchor and as Gated DeltaNet: y, d_x and, added up over ranks, every weight's
+/// gradient.
+TEST(SequenceParts, DISABLED_Layer) {
+  const auto ranks = join();
+  const Parts parts(*ranks, 61);
+  for (const int64_t steps : {2, 0}) {
+    PrismConfig config{.heads = 4, .steps = steps};
+    if (steps == 0) config.conv = ConvPlace::kProjections;
+    at::manual_seed(11);
+    Prism layer(config, 16);
+    layer.to(at::kDouble);
+    const Tensor x = at::randn({2, 61, 16}, at::kDouble), up = at::randn({2, 61, 16}, at::kDouble);
+    const auto run = [&](const Tensor& input, const Tensor& d_y, const auto& forward) {
+      const Tensor leaf = input.detach().clone().requires_grad_();
+      std::vector<Tensor> leaves = layer.parameters();
+      leaves.push_back(leaf);
+      const Tensor y = forward(leaf);
+      std::vector<Tensor> all = torch::autograd::grad({y}, leaves, {d_y});
+      all.push_back(y.detach());
+      return all;
+    };
+    const auto whole = run(x, up, [&](const Tensor& input) { return layer.forward(input, Packing::rows()); });
+    auto found = run(parts.own(x), parts.own(up),
+                     [&](const Tensor& input) { return layer.forward_in_parts(input, *ranks); });
+    const auto names = layer.named_parameters().keys();
+    for (size_t i = 0; i < names.size(); ++i) ranks->sum(found[i] = found[i].contiguous());
+    for (size_t i = names.size(); i < found.size(); ++i) found[i] = parts.whole(found[i]);
+    for (size_t i = 0; i < found.size(); ++i)
+      EXPECT_LT(test::relative_error(found[i], whole[i]), 1e-11) << (i < names.size() ? names[i] : "x or y");
+  }
+}
+TEST(SequenceParts, TheLayerIsThatOfTheWholeSequence) {
+  expect_ranks_pass(2, "SequenceParts.DISABLED_Layer");
+  expect_ranks_pass(3, "SequenceParts.DISABLED_Layer");
 }
 
 TEST(SequenceParts, DISABLED_Mistakes) {
