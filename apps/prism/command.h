@@ -6,6 +6,7 @@
 #include <vector>
 
 #include "prism/core/config.h"
+#include "prism/distributed/ranks.h"
 
 namespace prism::cli {
 
@@ -51,6 +52,17 @@ struct CommandEntry {
   std::string name, summary, example;
   std::unique_ptr<Command> (*make)();
 };
+
+/// Where a training works.
+struct Placement {
+  c10::Device device;
+  std::shared_ptr<Ranks> ranks;  ///< the processes that torchrun or mpirun started; nullptr: this one alone
+  bool leads() const { return !ranks || ranks->leads(); }
+};
+/// Joins the other processes, if the environment speaks of any. Each has an equal share of the machine's
+/// threads, where nothing else says how many, and with --device cuda the GPU of its local rank; ranks but 0
+/// write nothing but errors.
+Placement place_process(const Globals& globals);
 
 /// The value of `--name VALUE` or `--name=VALUE` among raw words; "" when absent.
 std::string peek_argument(const std::vector<std::string>& arguments, const std::string& name);

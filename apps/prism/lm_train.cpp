@@ -3,7 +3,6 @@
 
 #include "commands.h"
 #include "prism/core/error.h"
-#include "prism/ops/device.h"
 #include "prism/train/language_model_run.h"
 
 namespace prism::cli {
@@ -23,10 +22,11 @@ class LmTrainCommand final : public Command {
     flags_.apply(recipe_->settings);
     if (seed_given_) recipe_->settings.set("run.seed", globals.seed, "--seed");
     check_request();
-    request_.device = require_device(globals.device);
+    const Placement place = place_process(globals);
+    request_.device = place.device, request_.ranks = place.ranks;
     const LanguageModelOutcome outcome = train_language_model(*recipe_, request_);
     if (outcome.signal) return 128 + outcome.signal;
-    fmt::print("{}", globals.json ? outcome.to_json() + "\n" : outcome.to_text());
+    if (place.leads()) fmt::print("{}", globals.json ? outcome.to_json() + "\n" : outcome.to_text());
     return 0;
   }
 

@@ -4,7 +4,6 @@
 
 #include "commands.h"
 #include "prism/core/error.h"
-#include "prism/ops/device.h"
 #include "prism/train/run_folder.h"
 #include "prism/train/training_session.h"
 
@@ -30,9 +29,10 @@ class TrainCommand : public Command {
     flags_.apply(recipe_->settings);
     if (seed_given_) recipe_->settings.set("run.seed", globals.seed, "--seed");
     check_request();
-    request_.device = require_device(globals.device);
+    const Placement place = place_process(globals);
+    request_.device = place.device, request_.ranks = place.ranks;
     const TrainOutcome outcome = train_recommender(*recipe_, request_);
-    if (outcome.trained || (outcome.dry_run && globals.json))
+    if (place.leads() && (outcome.trained || (outcome.dry_run && globals.json)))
       fmt::print("{}\n", globals.json ? outcome.to_json() : outcome.to_text());
     return outcome.signal ? 128 + outcome.signal : 0;
   }

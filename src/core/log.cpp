@@ -37,10 +37,12 @@ static void write_line(const char* prefix, const std::string& line) {
 }
 
 void write_info(const std::string& line) {
-  if (log_level() != LogLevel::kQuiet) write_line("", line);
+  if (log_level() == LogLevel::kNormal) write_line("", line);
 }
 
-void write_warning(const std::string& line) { write_line("warning: ", line); }
+void write_warning(const std::string& line) {
+  if (log_level() != LogLevel::kSilent) write_line("warning: ", line);
+}
 
 }  // namespace detail
 
@@ -80,7 +82,7 @@ void Progress::draw() {
 void Progress::advance(int64_t count, const std::string& suffix) {
   done_ += count;
   suffix_ = suffix;
-  if (log_level() == LogLevel::kQuiet) return;
+  if (log_level() != LogLevel::kNormal) return;
   if (steady_seconds() - drawn_ >= (terminal_ ? kTerminalInterval : kPlainInterval)) draw();
 }
 

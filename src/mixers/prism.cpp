@@ -10,6 +10,7 @@
 #include "mixers/delta_common.h"
 #include "mixers/parameters.h"
 #include "prism/core/error.h"
+#include "prism/distributed/sequence_parts.h"
 #include "prism/ops/norm.h"
 #include "prism/ops/prism_chunk.h"
 #include "prism/ops/short_conv.h"
@@ -130,6 +131,14 @@ at::Tensor Prism::mix(const at::Tensor& x_BTD, const Packing& packing, MixerStat
   const PrismChunkResult result = prism_chunk(args);  // eq. 18
   if (state) state->tensors["S"] = result.final_state;
   return output(result.o, x_BTD);
+}
+
+at::Tensor Prism::forward_in_parts(const at::Tensor& x_BTD, Ranks& ranks) const {
+  const auto convolve = [&](const at::Tensor& input) {
+    return short_conv_in_parts(input, conv_weight_, conv_bias_, ranks);
+  };
+  const Token t = token(x_BTD, convolve);
+  return output(prism_chunk_in_parts({.q = t.q, .k = t.k, .w = t.w, .b = t.b, .g = t.g}, ranks).o, x_BTD);
 }
 
 at::Tensor Prism::step(const at::Tensor& x_BD, MixerState& state) {

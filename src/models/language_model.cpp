@@ -81,7 +81,7 @@ LanguageModel::LanguageModel(const LanguageModelSpec& spec, int64_t vocabulary, 
 
 at::Tensor LanguageModel::forward(const at::Tensor& tokens_BT, const Packing& packing) {
   const Dropout drop{is_training() ? config_.dropout : 0,
-                     stream_seed(seed_, "dropout", static_cast<uint64_t>(dropout_step_))};
+                     stream_seed(seed_, "dropout", static_cast<uint64_t>(dropout_step_)), dropout_row_};
   at::Tensor x = dropout(at::embedding(embedding_, tokens_BT), drop.at(0));
   for (size_t i = 0; i < blocks_->all.size(); ++i)
     x = blocks_->all[i]->forward(x, packing, {}, drop.at(i + 1));

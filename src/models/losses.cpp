@@ -22,7 +22,7 @@ double gbce_weight(const LossConfig& config, int64_t items) {
 
 at::Tensor next_item_loss(const LossConfig& config, const at::Tensor& h_ND, const at::Tensor& item_vectors_ID,
                           const at::Tensor& targets_N, const at::Tensor& item_counts_I, uint64_t seed,
-                          int64_t step) {
+                          int64_t step, int64_t first_position) {
   const bool softmax = config.loss == Loss::kFullSoftmax || config.loss == Loss::kSampledSoftmax;
   const at::Tensor& items = item_vectors_ID;
   at::Tensor h = h_ND;
@@ -31,8 +31,9 @@ at::Tensor next_item_loss(const LossConfig& config, const at::Tensor& h_ND, cons
 
   const int64_t count = config.loss == Loss::kBce ? 1 : config.negatives;
   const bool by_popularity = config.loss == Loss::kSampledSoftmax && config.log_q;
-  const Candidates drawn = draw_candidates(targets_N, items.size(0), count,
-                                           by_popularity ? item_counts_I : at::Tensor(), seed, step);
+  const Candidates drawn =
+      draw_candidates(targets_N, items.size(0), count, by_popularity ? item_counts_I : at::Tensor(), seed,
+                      step, first_position);
   switch (config.loss) {
     case Loss::kSampledSoftmax:
       return sampled_loss(SampledLoss::kSoftmax, h, items, drawn.ids, drawn.correction);

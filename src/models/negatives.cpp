@@ -44,14 +44,15 @@ class PopularityTable {
 
 constexpr int64_t kGrain = 64;
 
-Candidates draw_uniform(const at::Tensor& targets, int64_t items, int64_t negatives, uint64_t seed) {
+Candidates draw_uniform(const at::Tensor& targets, int64_t items, int64_t negatives, uint64_t seed,
+                        int64_t first_position) {
   check(items >= 2, "negatives: the model has {} items, at least 2 are needed", items);
   at::Tensor ids = at::empty({targets.size(0), 1 + negatives}, at::kLong);
   const auto* target = targets.const_data_ptr<int64_t>();
   auto* out = ids.data_ptr<int64_t>();
   at::parallel_for(0, targets.size(0), kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      RandomStream stream(seed, "position", i);
+      RandomStream stream(seed, "position", static_cast<uint64_t>(first_position + i));
       int64_t* row = out + i * (1 + negatives);
       row[0] = target[i];
       for (int64_t j = 1; j <= negatives; ++j) {
@@ -64,7 +65,7 @@ Candidates draw_uniform(const at::Tensor& targets, int64_t items, int64_t negati
 }
 
 Candidates draw_by_popularity(const at::Tensor& targets, int64_t negatives, const at::Tensor& counts,
-                              uint64_t seed) {
+                              uint64_t seed, int64_t first_position) {
   const PopularityTable table(counts);
   at::Tensor ids = at::empty({targets.size(0), 1 + negatives}, at::kLong);
   at::Tensor correction = at::empty({targets.size(0), 1 + negatives}, at::kFloat);
@@ -76,7 +77,7 @@ Candidates draw_by_popularity(const at::Tensor& targets, int64_t negatives, cons
           "negatives: log_q needs training counts of items besides {}", target[i]);
   at::parallel_for(0, targets.size(0), kGrain, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {
-      RandomStream stream(seed, "position", i);
+      RandomStream stream(seed, "position", static_cast<uint64_t>(first_position + i));
       const int64_t row = i * (1 + negatives);
       const double others = static_cast<double>(table.total() - table.count(target[i]));
       out[row] = target[i], log_q[row] = 0;
@@ -94,15 +95,15 @@ Candidates draw_by_popularity(const at::Tensor& targets, int64_t negatives, cons
 }  // namespace
 
 Candidates draw_candidates(const at::Tensor& targets_N, int64_t items, int64_t negatives,
-                           const at::Tensor& counts_I, uint64_t seed, int64_t step) {
+                           const at::Tensor& counts_I, uint64_t seed, int64_t step, int64_t first_position) {
   const uint64_t stream = stream_seed(seed, "negatives", step);
   const at::Tensor targets = targets_N.to(at::kCPU).contiguous();
   check(!counts_I.defined() || counts_I.numel() == items, "negatives: {} counts for {} items",
         counts_I.defined() ? counts_I.numel() : 0, items);
-  Candidates drawn =
-      counts_I.defined()
-          ? draw_by_popularity(targets, negatives, counts_I.to(at::kCPU, at::kLong).contiguous(), stream)
-          : draw_uniform(targets, items, negatives, stream);
+  Candidates drawn = counts_I.defined() ? draw_by_popularity(targets, negatives,
+                                                             counts_I.to(at::kCPU, at::kLong).contiguous(),
+                                                             stream, first_position)
+                                        : draw_uniform(targets, items, negatives, stream, first_position);
   drawn.ids = drawn.ids.to(targets_N.device());
   if (drawn.correction.defined()) drawn.correction = drawn.correction.to(targets_N.device());
   return drawn;

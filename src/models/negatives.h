@@ -15,8 +15,9 @@ struct Candidates {
 /// proportion to `counts` [I] when defined. In the second case correction_j = log(n Q_j), Q_j = c_j / (C -
 /// c_target), and 0 for the target, so that sum_j e^(s_j - correction_j) estimates the sum over all other
 /// items without bias (as far as they were seen in training). Position i draws from its own stream
-/// {{seed, "negatives", step}, "position", i}. Error when there is no item to draw.
+/// {{seed, "negatives", step}, "position", first_position + i}. Error when there is no item to draw.
 Candidates draw_candidates(const at::Tensor& targets_N, int64_t items, int64_t negatives,
-                           const at::Tensor& counts_I, uint64_t seed, int64_t step);
+                           const at::Tensor& counts_I, uint64_t seed, int64_t step,
+                           int64_t first_position = 0);
 
 }  // namespace prism

@@ -76,7 +76,7 @@ struct Recommender::Impl {
   int64_t items;
   uint64_t seed;
   bool positions = false, times = false;
-  int64_t dropout_step = 0;
+  int64_t dropout_step = 0, dropout_row = 0;
   at::Tensor item_embedding, gap_embedding, position_embedding, features, feature_weight, final_norm,
       final_norm_bias;
   std::vector<std::shared_ptr<Block>> blocks;
@@ -164,7 +164,8 @@ at::Tensor Recommender::Impl::places(const Packing& packing, const std::vector<i
 
 at::Tensor Recommender::forward(const Batch& batch) {
   auto& m = *impl_;
-  const Dropout drop{is_training() ? m.config.dropout : 0, stream_seed(m.seed, "dropout", m.dropout_step)};
+  const Dropout drop{is_training() ? m.config.dropout : 0, stream_seed(m.seed, "dropout", m.dropout_step),
+                     m.dropout_row};
   at::Tensor x = m.embed(batch.items, batch.gaps, m.places(batch.packing, {}, batch.items.device()));
   x = dropout(x, drop.at(0)).unsqueeze(0);
   const at::Tensor gaps = row_of(batch.gaps);
@@ -208,7 +209,9 @@ at::Tensor Recommender::step(const at::Tensor& items, const at::Tensor& gaps, Re
 }
 
 at::Tensor Recommender::item_vectors() { return impl_->scoring(impl_->item_vectors()); }
-void Recommender::set_dropout_step(int64_t step) { impl_->dropout_step = step; }
+void Recommender::set_dropout_step(int64_t step, int64_t row) {
+  impl_->dropout_step = step, impl_->dropout_row = row;
+}
 int64_t Recommender::items() const { return impl_->items; }
 const RecommenderConfig& Recommender::config() const { return impl_->config; }
 bool Recommender::has_positions() const { return impl_->positions; }

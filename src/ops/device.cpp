@@ -2,6 +2,7 @@
 
 #include <ATen/Context.h>
 #include <ATen/detail/CUDAHooksInterface.h>
+#include <c10/core/impl/DeviceGuardImplInterface.h>
 #include <dlfcn.h>
 
 #include "prism/core/error.h"
@@ -39,7 +40,9 @@ c10::Device require_device(const std::string& name) {
   load_cuda(name);
   const int count = static_cast<int>(at::detail::getCUDAHooks().deviceCount());
   if (std::stoi(index) >= count) usage_error("--device {}: this machine has {} CUDA devices", name, count);
-  return c10::Device(c10::kCUDA, static_cast<c10::DeviceIndex>(std::stoi(index)));
+  const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(std::stoi(index)));
+  c10::impl::getDeviceGuardImpl(c10::kCUDA)->setDevice(device);  // kernels go to the current one's stream
+  return device;
 }
 
 }  // namespace prism

@@ -23,7 +23,7 @@ fs::path default_folder(const LanguageModelRecipe& recipe) {
   return fs::path("runs") / fs::path(recipe.data.tokens).lexically_normal().filename();
 }
 
-TrainLoopOptions loop_options(const LanguageModelRecipe& recipe) {
+TrainLoopOptions loop_options(const LanguageModelRecipe& recipe, std::shared_ptr<Ranks> ranks) {
   const LanguageModelTrainConfig& config = recipe.train;
   return {.seed = recipe.run.seed,
           .batch_size = config.batch_size,
@@ -38,7 +38,8 @@ TrainLoopOptions loop_options(const LanguageModelRecipe& recipe) {
           .patience = config.patience,
           .checkpoint_minutes = config.checkpoint_minutes,
           .checkpoint_steps = config.checkpoint_steps,
-          .settings = recipe.settings.to_json()};
+          .settings = recipe.settings.to_json(),
+          .ranks = std::move(ranks)};
 }
 
 /// The parts of a training that live as long as it does.
@@ -48,23 +49,30 @@ class Training {
       : recipe_(recipe), request_(request) {}
 
   LanguageModelOutcome run() {
-    if (!resuming()) RunFolder::require_free(default_folder(recipe_));
+    if (!resuming() && leads()) RunFolder::require_free(default_folder(recipe_));
+    require_shareable(recipe_.train.batch_size, request_.ranks.get());
     recipe_.model.fit_to_size(recipe_.settings);
     open_tokens();
+    if (request_.ranks) request_.ranks->require_same("the token folder", fingerprints());
     model_ = std::make_shared<LanguageModel>(recipe_.model, train_->index().vocabulary,
                                              static_cast<uint64_t>(recipe_.run.seed));
     model_->to(request_.device);
     LanguageModelTask task(recipe_, split(), *tokenizer_, model_, request_.device);
     tell(task);
-    open_folder();
-    TrainLoop loop(task, loop_options(recipe_), request_.device, &*folder_);
+    if (resuming())
+      reopen_folder();
+    else if (leads())
+      create_folder();
+    TrainLoop loop(task, loop_options(recipe_, request_.ranks), request_.device,
+                   folder_ ? &*folder_ : nullptr);
     if (resuming()) loop.resume();
-    write_file(folder_->config(), recipe_.settings.to_toml());
+    if (leads()) write_file(folder_->config(), recipe_.settings.to_toml());
     return train(task, loop);
   }
 
  private:
   bool resuming() const { return !request_.resume.empty(); }
+  bool leads() const { return !request_.ranks || request_.ranks->leads(); }
 
   void open_tokens() {
     if (recipe_.data.tokens.empty())
@@ -103,18 +111,20 @@ class Training {
     return train_->fingerprint() + (valid_ ? " " + valid_->fingerprint() : "");
   }
 
-  void open_folder() {
-    if (resuming()) {
-      folder_ = RunFolder::open(request_.resume);
-      const auto dataset = nlohmann::json::parse(read_file(folder_->dataset()), nullptr, false);
-      check(dataset.is_object() && dataset.value("fingerprint", "") == fingerprints(),
-            "lm train: the tokens are not those that {} was started with", request_.resume.string());
-    } else {
-      // Two last checkpoints with moments (the old one lives until the new one is whole), and two best ones.
-      folder_ = RunFolder::create(default_folder(recipe_), parameter_count(*model_) * 4 * (3 + 3 + 1 + 1));
-    }
+  void reopen_folder() {
+    folder_ = RunFolder::open(request_.resume);
+    const auto dataset = nlohmann::json::parse(read_file(folder_->dataset()), nullptr, false);
+    check(dataset.is_object() && dataset.value("fingerprint", "") == fingerprints(),
+          "lm train: the tokens are not those that {} was started with", request_.resume.string());
+    if (!leads()) return;
     lock_ = std::make_unique<RunLock>(folder_->root());
-    if (resuming()) return remove_abandoned_files(folder_->root());
+    remove_abandoned_files(folder_->root());
+  }
+
+  void create_folder() {
+    // Two last checkpoints with moments (the old one lives until the new one is whole), and two best ones.
+    folder_ = RunFolder::create(default_folder(recipe_), parameter_count(*model_) * 4 * (3 + 3 + 1 + 1));
+    lock_ = std::make_unique<RunLock>(folder_->root());
     save_tokenizer(*tokenizer_, folder_->root());
     const ordered_json dataset{{"tokens", recipe_.data.tokens},
                                {"valid_tokens", recipe_.data.valid_tokens},
@@ -125,6 +135,7 @@ class Training {
 
   LanguageModelOutcome train(LanguageModelTask& task, TrainLoop& loop) {
     const int signal = loop.run();
+    if (!leads()) return {.signal = signal, .state = loop.state()};
     LanguageModelOutcome outcome{.signal = signal, .folder = folder_->root(), .state = loop.state()};
     outcome.parameters = parameter_count(*model_);
     outcome.tokens = loop.state().step * recipe_.train.batch_size * recipe_.data.length;

@@ -35,16 +35,17 @@ void LanguageModelTask::open_round(int64_t round) {
   opened_ = round * recipe_.train.validate_every * recipe_.train.batch_size;
 }
 
-TaskLoss LanguageModelTask::loss(int64_t first, int64_t count, int64_t step) {
+TaskLoss LanguageModelTask::loss(const StepPart& part) {
   std::vector<TokenWindow> chosen;
   const int64_t size = windows_.size();
-  for (int64_t sequence = opened_ + first; sequence < opened_ + first + count; ++sequence) {
+  for (int64_t i = 0; i < part.count; ++i) {
+    const int64_t sequence = opened_ + part.first + i;
     const Permutation order(static_cast<uint64_t>(size), static_cast<uint64_t>(recipe_.run.seed), "shuffle",
                             static_cast<uint64_t>(sequence / size));
     chosen.push_back(windows_.at(static_cast<int64_t>(order(static_cast<uint64_t>(sequence % size)))));
   }
   const TokenBatch batch = make_token_batch(*split_.train, chosen, device_);
-  model_->set_dropout_step(step);
+  model_->set_dropout_step(part.step, part.position);
   const at::Tensor h = model_->forward(batch.tokens, batch.packing).squeeze(0);
   return {.mean = full_softmax_loss(h, model_->embedding(), batch.targets),
           .auxiliary = model_->auxiliary_loss()};

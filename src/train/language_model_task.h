@@ -38,7 +38,7 @@ class LanguageModelTask final : public TrainTask {
   int64_t units(int64_t round) const override;
   void open_round(int64_t round) override;
   int64_t positions(int64_t, int64_t count) const override { return count * windows_.length(); }
-  TaskLoss loss(int64_t first, int64_t count, int64_t step) override;
+  TaskLoss loss(const StepPart& part) override;
   bool validates_after(int64_t) const override { return true; }
   MetricMap validate() override;
   void tell(const EpochRow& row) override;

@@ -98,9 +98,10 @@ class ProbeTraining final : public TrainTask {
   }
   int64_t positions(int64_t, int64_t count) const override { return count * recipe_.config.length; }
 
-  TaskLoss loss(int64_t first, int64_t count, int64_t step) override {
-    const ProbeBatch batch = make_batch(probe_, seed_, ProbePart::kTrain, opened_ + first, count, device_);
-    model_->set_dropout_step(step);
+  TaskLoss loss(const StepPart& part) override {
+    const ProbeBatch batch =
+        make_batch(probe_, seed_, ProbePart::kTrain, opened_ + part.first, part.count, device_);
+    model_->set_dropout_step(part.step, part.position);
     const at::Tensor h = model_->forward(batch.inputs).index_select(0, batch.last);
     return {.mean = full_softmax_loss(h, model_->item_vectors(), batch.labels),
             .auxiliary = model_->auxiliary_loss()};

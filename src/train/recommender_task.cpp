@@ -34,22 +34,24 @@ void RecommenderTask::open_round(int64_t epoch) {
   order_ = shuffled_windows(windows_, static_cast<uint64_t>(recipe_.run.seed), epoch);
 }
 
-std::span<const Window> RecommenderTask::part(int64_t first, int64_t count) const {
+std::span<const Window> RecommenderTask::opened(int64_t first, int64_t count) const {
   return std::span<const Window>(order_).subspan(static_cast<size_t>(first), static_cast<size_t>(count));
 }
 
 int64_t RecommenderTask::positions(int64_t first, int64_t count) const {
   int64_t positions = 0;
-  for (const Window& window : part(first, count)) positions += window.length;
+  for (const Window& window : opened(first, count)) positions += window.length;
   return positions;
 }
 
-TaskLoss RecommenderTask::loss(int64_t first, int64_t count, int64_t step) {
-  const TrainBatch batch = make_batch(log_, split_, part(first, count), model_->reads_times(), device_);
-  model_->set_dropout_step(step);
+TaskLoss RecommenderTask::loss(const StepPart& part) {
+  const TrainBatch batch =
+      make_batch(log_, split_, opened(part.first, part.count), model_->reads_times(), device_);
+  model_->set_dropout_step(part.step, part.position);
   const at::Tensor h_ND = model_->forward(batch.inputs);
-  const at::Tensor mean = next_item_loss(recipe_.loss, h_ND, model_->item_vectors(), batch.targets,
-                                         item_counts_, static_cast<uint64_t>(recipe_.run.seed), step);
+  const at::Tensor mean =
+      next_item_loss(recipe_.loss, h_ND, model_->item_vectors(), batch.targets, item_counts_,
+                     static_cast<uint64_t>(recipe_.run.seed), part.step, part.position);
   return {.mean = mean, .auxiliary = model_->auxiliary_loss()};
 }
 

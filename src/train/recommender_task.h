@@ -31,7 +31,7 @@ class RecommenderTask final : public TrainTask {
   int64_t units(int64_t) const override { return static_cast<int64_t>(windows_.size()); }
   void open_round(int64_t epoch) override;
   int64_t positions(int64_t first, int64_t count) const override;
-  TaskLoss loss(int64_t first, int64_t count, int64_t step) override;
+  TaskLoss loss(const StepPart& part) override;
   bool validates_after(int64_t epochs) const override;
   MetricMap validate() override;
   void tell(const EpochRow& row) override;
@@ -45,7 +45,7 @@ class RecommenderTask final : public TrainTask {
   const std::vector<Window>& windows() const { return windows_; }
 
  private:
-  std::span<const Window> part(int64_t first, int64_t count) const;
+  std::span<const Window> opened(int64_t first, int64_t count) const;
 
   const Recipe& recipe_;
   const Interactions& log_;

@@ -1,5 +1,8 @@
 #include "train/train_loop.h"
 
+#include <ATen/ops/tensor.h>
+#include <c10/core/GradMode.h>
+
 #include <algorithm>
 #include <filesystem>
 #include <optional>
@@ -19,8 +22,17 @@ constexpr int64_t kStepsALook = 10;  // figures are read from the device so ofte
 
 }  // namespace
 
+void require_shareable(int64_t batch_size, const Ranks* ranks) {
+  if (ranks && batch_size < ranks->size())
+    usage_error("train: a batch of {} cannot be shared by {} processes; raise --batch-size or start fewer",
+                batch_size, ranks->size());
+}
+
 TrainLoop::TrainLoop(TrainTask& task, TrainLoopOptions options, c10::Device device, const RunFolder* folder)
-    : task_(task), options_(std::move(options)), folder_(folder), updater_(task, options_.update, device) {
+    : task_(task),
+      options_(std::move(options)),
+      folder_(folder),
+      updater_(task, options_.update, device, options_.ranks.get()) {
   state_.seed = options_.seed;
 }
 
@@ -31,16 +43,44 @@ bool TrainLoop::finished() const {
   return state_.epoch >= task_.rounds() || stale || reached_;
 }
 
-int TrainLoop::run() {
+int TrainLoop::run() try {
   const InterruptGuard interrupts;
-  if (folder_ && !logs_) logs_ = std::make_unique<RunLogs>(*folder_, 0, 0);
+  if (options_.ranks) start_together();
+  if (writes() && !logs_) logs_ = std::make_unique<RunLogs>(*folder_, 0, 0);
   clock_ = saved_at_ = steady_seconds();
+  return train_rounds();
+} catch (const LostRank& error) {
+  if (!writes()) throw;
+  throw LostRank(fmt::format(
+      "{}; {}", error.what(),
+      saved_step_ > 0 ? fmt::format("{} holds step {}, go on from there with --resume {}",
+                                    folder_->last().string(), saved_step_, folder_->root().string())
+                      : "there was no checkpoint yet"));
+}
+
+int TrainLoop::train_rounds() {
   while (!finished()) {
     if (const int signal = train_round()) return signal;
     close_round();
-    if (const int signal = InterruptGuard::pending()) return signal;
+    if (const int signal = signal_of_all()) return signal;
   }
   return 0;
+}
+
+/// All ranks have one recipe, stand at one step and begin with rank 0's weights: drawn on another kind of
+/// processor they may differ in their last bits.
+void TrainLoop::start_together() {
+  Ranks& ranks = *options_.ranks;
+  ranks.require_same("the recipe", options_.settings);
+  ranks.require_same("the checkpoint", fmt::format("{} {}", state_.epoch, state_.step));
+  const c10::NoGradGuard no_grad;
+  for (const auto& [name, tensor] : model_tensors(task_.model())) ranks.broadcast(tensor);
+}
+
+/// A signal that reached this rank, or another one: all stop after the same step.
+int TrainLoop::signal_of_all() const {
+  const int own = InterruptGuard::pending();
+  return options_.ranks ? static_cast<int>(options_.ranks->largest(own)) : own;
 }
 
 /// From state_.window to the end of the round's units.
@@ -58,12 +98,12 @@ int TrainLoop::train_round() {
     const int64_t first = state_.window, count = std::min(options_.batch_size, total - first);
     take_step(first, count);
     state_.window += count;
-    const bool looks = state_.step % kStepsALook == 0 || state_.window == total;
+    const int signal = signal_of_all();  // before look(), where a GPU would wait for a rank that is gone
+    const bool looks = state_.step % kStepsALook == 0 || state_.window == total || signal;
     if (looks) look();
     if (progress)
       progress->advance(task_.positions(first, count), looks ? fmt::format("loss {:.4f}", mean_loss()) : "");
-    const int signal = InterruptGuard::pending();
-    if (folder_ && (signal || checkpoint_due())) save_last();
+    if (writes() && (signal || checkpoint_due())) save_last();
     if (signal) return signal;
   }
   return 0;
@@ -118,17 +158,22 @@ void TrainLoop::close_round() {
                .valid = {}};
   state_.window = state_.positions = 0;
   state_.loss_sum = 0;
-  if (task_.validates_after(state_.epoch)) {
+  if (task_.validates_after(state_.epoch)) validate(row);
+  if (logs_) logs_->add(row);
+  if (leads()) task_.tell(row);
+  if (!writes()) return;
+  if (row.best) save_best();
+  save_last();
+}
+
+void TrainLoop::validate(EpochRow& row) {
+  if (leads()) {
     task_.model().eval();
     row.valid = task_.validate();
     judge(row.valid);
-    row.best = state_.best_epoch == state_.epoch;
   }
-  if (logs_) logs_->add(row);
-  task_.tell(row);
-  if (!folder_) return;
-  if (row.best) save_best();
-  save_last();
+  if (options_.ranks) share_verdict();
+  row.best = state_.best_epoch == state_.epoch;
 }
 
 /// Early stopping: is this round the best so far?
@@ -141,6 +186,19 @@ void TrainLoop::judge(const MetricMap& metrics) {
   if (!better) return;
   state_.best_metric = value;
   state_.best_epoch = state_.epoch;
+}
+
+/// What judge() found on rank 0 decides on all when to stop.
+void TrainLoop::share_verdict() {
+  const at::Tensor verdict = at::tensor({state_.best_metric, static_cast<double>(state_.best_epoch),
+                                         static_cast<double>(state_.stale), static_cast<double>(reached_)},
+                                        at::kDouble);
+  options_.ranks->broadcast(verdict);
+  const auto* value = verdict.const_data_ptr<double>();
+  state_.best_metric = value[0];
+  state_.best_epoch = static_cast<int64_t>(value[1]);
+  state_.stale = static_cast<int64_t>(value[2]);
+  reached_ = value[3] != 0;
 }
 
 bool TrainLoop::checkpoint_due() const {
@@ -169,6 +227,7 @@ void TrainLoop::save_last() {
   Checkpoint whole = checkpoint();
   store_tensors(updater_.optimiser().state(), "optimiser.", whole);
   write_checkpoint(folder_->last(), whole);
+  saved_step_ = state_.step;
 }
 
 void TrainLoop::save_best() { write_checkpoint(folder_->best(), checkpoint()); }
@@ -186,8 +245,9 @@ void TrainLoop::resume() {
   restore_tensors(checkpoint, "model.", model_tensors(task_.model()), file);
   restore_tensors(checkpoint, "optimiser.", updater_.optimiser().state(), file);
   state_ = checkpoint.state;
+  saved_step_ = state_.step;
   updater_.optimiser().set_steps(state_.step);
-  logs_ = std::make_unique<RunLogs>(*folder_, state_.metrics_bytes, state_.events_bytes);
+  if (leads()) logs_ = std::make_unique<RunLogs>(*folder_, state_.metrics_bytes, state_.events_bytes);
 }
 
 void TrainLoop::load_best() {

@@ -11,6 +11,14 @@
 
 namespace prism {
 
+/// What one forward pass of an optimiser step takes.
+struct StepPart {
+  int64_t first = 0, count = 0;  ///< units of the open round
+  int64_t step = 0;              ///< of the optimiser, the first being 0
+  int64_t position =
+      0;  ///< place of the first position among those of the whole step; random numbers follow it
+};
+
 /// The loss of one forward pass.
 struct TaskLoss {
   at::Tensor mean;       ///< scalar: the mean over the positions, which the logs show
@@ -31,8 +39,9 @@ class TrainTask {
   virtual void open_round(int64_t round) = 0;
   /// Positions with a target in units [first, first + count).
   virtual int64_t positions(int64_t first, int64_t count) const = 0;
-  /// Forward pass over units [first, first + count) in optimiser step `step`, the first being 0.
-  virtual TaskLoss loss(int64_t first, int64_t count, int64_t step) = 0;
+  /// Forward pass over a part of a step. Its random numbers depend neither on how the step is cut into parts
+  /// nor on the process.
+  virtual TaskLoss loss(const StepPart& part) = 0;
 
   virtual bool validates_after(int64_t rounds_done) const = 0;
   /// Metrics of the model, which is in evaluation mode.

@@ -1,6 +1,7 @@
 #include "prism/train/trainer.h"
 
 #include <algorithm>
+#include <utility>
 
 #include "train/recommender_task.h"
 #include "train/train_loop.h"
@@ -13,7 +14,8 @@ int64_t steps_for(const Recipe& recipe, const RecommenderTask& task) {
   return (windows + recipe.train.batch_size - 1) / recipe.train.batch_size;
 }
 
-TrainLoopOptions loop_options(const Recipe& recipe, const RecommenderTask& task) {
+TrainLoopOptions loop_options(const Recipe& recipe, const RecommenderTask& task,
+                              std::shared_ptr<Ranks> ranks) {
   const TrainConfig& config = recipe.train;
   return {.seed = recipe.run.seed,
           .batch_size = config.batch_size,
@@ -27,16 +29,18 @@ TrainLoopOptions loop_options(const Recipe& recipe, const RecommenderTask& task)
           .patience = config.patience,
           .checkpoint_minutes = config.checkpoint_minutes,
           .checkpoint_steps = config.checkpoint_steps,
-          .settings = recipe.settings.to_json()};
+          .settings = recipe.settings.to_json(),
+          .ranks = std::move(ranks)};
 }
 
 }  // namespace
 
 Trainer::Trainer(const Recipe& recipe, const Interactions& log, const Split& split, const RunFolder& folder,
-                 std::shared_ptr<Recommender> model, c10::Device device)
+                 std::shared_ptr<Recommender> model, c10::Device device, std::shared_ptr<Ranks> ranks)
     : recipe_(recipe),
       task_(std::make_unique<RecommenderTask>(recipe, log, split, std::move(model), device)),
-      loop_(std::make_unique<TrainLoop>(*task_, loop_options(recipe, *task_), device, &folder)) {}
+      loop_(std::make_unique<TrainLoop>(*task_, loop_options(recipe, *task_, std::move(ranks)), device,
+                                        &folder)) {}
 
 Trainer::~Trainer() = default;
 

@@ -23,6 +23,7 @@
 #include "prism/train/run.h"
 #include "train/epoch_table.h"
 #include "train/run_lock.h"
+#include "train/train_loop.h"
 
 namespace prism {
 namespace {
@@ -116,16 +117,16 @@ class Session {
   Session(Recipe& recipe, const TrainRequest& request) : recipe_(recipe), request_(request) {}
 
   TrainOutcome run() {
-    if (!resuming() && !request_.dry_run && !recipe_.data.file.empty())
+    if (leads() && !resuming() && !request_.dry_run && !recipe_.data.file.empty())
       RunFolder::require_free(default_folder(recipe_));  // before the log is read
     read_log();
     build_model();
     if (request_.dry_run) return dry_run();
     open_folder();
-    Trainer trainer(recipe_, log_, *split_, *folder_, model_, request_.device);
+    Trainer trainer(recipe_, log_, *split_, *folder_, model_, request_.device, request_.ranks);
     if (resuming()) {
       trainer.resume();
-      write_file(folder_->config(), recipe_.settings.to_toml());  // what the flags changed
+      if (leads()) write_file(folder_->config(), recipe_.settings.to_toml());  // what the flags changed
       info("resuming {} at epoch {}, step {}", folder_->root().string(), trainer.state().epoch + 1,
            with_commas(trainer.state().step));
     }
@@ -134,6 +135,7 @@ class Session {
 
  private:
   bool resuming() const { return !request_.resume.empty(); }
+  bool leads() const { return !request_.ranks || request_.ranks->leads(); }
 
   void read_log() {
     if (recipe_.data.file.empty())
@@ -147,6 +149,7 @@ class Session {
            with_commas(origin_->items.size()));
     }
     split_ = std::make_unique<Split>(log_, recipe_.data);
+    if (request_.ranks) request_.ranks->require_same("the log", log_fingerprint(log_));
     for (const std::string& line : report_.text()) info("{}", line);
     info("{}", split_->summary());
     if (const std::string chosen = recipe_.fit_to(log_); !chosen.empty()) info("{}", chosen);
@@ -155,6 +158,7 @@ class Session {
 
   /// What would only fail after an epoch, or after the folder was made.
   void check_task() const {
+    require_shareable(recipe_.train.batch_size, request_.ranks.get());
     check(log_.items.size() >= 2, "{}: has one item, so there is nothing to rank", report_.file);
     check(!split_->cases(Part::kValid).empty(),
           "{}: no user has three interactions, so nothing is left to validate on", report_.file);
@@ -177,7 +181,9 @@ class Session {
   }
 
   void open_folder() {
-    if (resuming()) {
+    if (!leads()) {
+      folder_.emplace(resuming() ? request_.resume : default_folder(recipe_));
+    } else if (resuming()) {
       folder_ = RunFolder::open(request_.resume);
       lock_ = std::make_unique<RunLock>(folder_->root());
       remove_abandoned_files(folder_->root());
@@ -186,8 +192,8 @@ class Session {
       folder_ = RunFolder::create(default_folder(recipe_), bytes_needed());
       lock_ = std::make_unique<RunLock>(folder_->root());
       write_dataset(*folder_, log_, titles_of(recipe_, log_), dataset_summary(log_, *split_, report_));
+      write_file(folder_->config(), recipe_.settings.to_toml());
     }
-    if (!resuming()) write_file(folder_->config(), recipe_.settings.to_toml());
   }
 
   /// Two checkpoints with moments (the old one lives until the new one is whole), the best one, and logs.
@@ -197,7 +203,7 @@ class Session {
 
   TrainOutcome dry_run() {
     folder_.emplace("");
-    Trainer trainer(recipe_, log_, *split_, *folder_, model_, request_.device);
+    Trainer trainer(recipe_, log_, *split_, *folder_, model_, request_.device, request_.ranks);
     const DryRun estimate{.steps_per_epoch = trainer.steps_per_epoch(),
                           .epochs = recipe_.train.epochs,
                           .epochs_done = resuming() ? read_epochs_done() : 0,
@@ -224,6 +230,7 @@ class Session {
   }
 
   TrainOutcome train(Trainer& trainer) {
+    if (!leads()) return {.signal = trainer.run({}), .state = trainer.state()};
     baselines_ = evaluate_baselines(log_, *split_, recipe_.evaluate.ks, recipe_.evaluate.filter_seen);
     const std::string& metric = recipe_.train.metric;
     info("{}", epoch_table_head(metric));

@@ -2,12 +2,14 @@
 
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/isfinite.h>
+#include <ATen/ops/zeros.h>
 #include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <new>
 #include <string>
 
+#include "distributed/gradient_buckets.h"
 #include "prism/core/error.h"
 #include "prism/core/text.h"
 #include "train/autocast.h"
@@ -36,11 +38,19 @@ bool is_out_of_memory(const c10::Error& error) {
 
 }  // namespace
 
-Updater::Updater(TrainTask& task, UpdateOptions options, c10::Device device)
+Updater::Updater(TrainTask& task, UpdateOptions options, c10::Device device, Ranks* ranks)
     : task_(task),
       options_(std::move(options)),
       device_(device),
-      optimiser_(trainable(task.model()), options_.optimiser) {}
+      ranks_(ranks),
+      optimiser_(trainable(task.model()), options_.optimiser) {
+  if (!ranks_) return;
+  std::vector<at::Tensor> parameters;
+  for (const auto& [name, parameter] : optimiser_.parameters()) parameters.push_back(parameter);
+  buckets_ = std::make_unique<GradientBuckets>(std::move(parameters), *ranks_);
+}
+
+Updater::~Updater() = default;
 
 void Updater::step(int64_t first, int64_t count, int64_t step) try {
   const at::Tensor loss = backward(first, count, step);
@@ -57,30 +67,49 @@ void Updater::step(int64_t first, int64_t count, int64_t step) try {
   fail_out_of_memory(task_, first, count);
 }
 
-/// The mean loss over all positions of the step; every micro-batch counts by its positions.
+/// The micro-batches of this rank. A step is cut into a multiple of the ranks, each taking as many in turn;
+/// rank 0 always has one.
+std::vector<StepPart> Updater::own_parts(int64_t first, int64_t count, int64_t step) const {
+  const int64_t ranks = ranks_ ? ranks_->size() : 1, rank = ranks_ ? ranks_->rank() : 0;
+  const int64_t each = (options_.micro_batches + ranks - 1) / ranks, parts = each * ranks;
+  const auto begin_of = [&](int64_t part) { return (count * part + parts - 1) / parts; };
+  std::vector<StepPart> own;
+  for (int64_t part = each * rank; part < each * (rank + 1); ++part) {
+    const int64_t begin = begin_of(part), size = begin_of(part + 1) - begin;
+    if (size > 0) own.push_back({first + begin, size, step, task_.positions(first, begin)});
+  }
+  return own;
+}
+
+/// The mean loss over all positions of the step, of all ranks; every micro-batch counts by its positions.
 at::Tensor Updater::backward(int64_t first, int64_t count, int64_t step) {
-  const int64_t parts = std::min(options_.micro_batches, count);
-  if (parts == 1) return backward_of_part(first, count, step, 1);
   const auto total = static_cast<double>(task_.positions(first, count));
+  const std::vector<StepPart> parts = own_parts(first, count, step);
   at::Tensor loss;
-  for (int64_t part = 0; part < parts; ++part) {
-    const int64_t begin = first + count * part / parts, end = first + count * (part + 1) / parts;
-    const double share = static_cast<double>(task_.positions(begin, end - begin)) / total;
-    const at::Tensor own = backward_of_part(begin, end - begin, step, share) * share;
+  for (const StepPart& part : parts) {
+    if (buckets_ && &part == &parts.back()) buckets_->arm();
+    const double share = static_cast<double>(task_.positions(part.first, part.count)) / total;
+    const at::Tensor own = backward_of_part(part, share);
     loss = loss.defined() ? loss + own : own;
   }
+  if (!ranks_) return loss;
+  if (parts.empty()) buckets_->arm();
+  buckets_->finish();
+  loss = loss.defined() ? loss.to(at::kDouble) : at::zeros({}, at::dtype(at::kDouble).device(device_));
+  ranks_->sum(loss);
   return loss;
 }
 
-at::Tensor Updater::backward_of_part(int64_t first, int64_t count, int64_t step, double share) {
+/// The share of a part in the loss of its step; its gradients are added to the parameters'.
+at::Tensor Updater::backward_of_part(const StepPart& part, double share) {
   TaskLoss loss;
   {
     const Autocast autocast(device_.type(), options_.precision);
-    loss = task_.loss(first, count, step);
+    loss = task_.loss(part);
   }
   const at::Tensor whole = loss.auxiliary.defined() ? loss.mean + loss.auxiliary : loss.mean;
   (share == 1 ? whole : whole * share).backward();
-  return loss.mean.detach();
+  return share == 1 ? loss.mean.detach() : loss.mean.detach() * share;
 }
 
 }  // namespace prism

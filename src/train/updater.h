@@ -3,14 +3,18 @@
 
 #include <cstdint>
 #include <functional>
+#include <memory>
 #include <vector>
 
+#include "prism/distributed/ranks.h"
 #include "prism/train/optimiser.h"
 #include "prism/train/train_config.h"
 #include "train/step_figures.h"
 #include "train/train_task.h"
 
 namespace prism {
+
+class GradientBuckets;
 
 /// How the weights are updated.
 struct UpdateOptions {
@@ -22,10 +26,13 @@ struct UpdateOptions {
 };
 
 /// Optimiser steps: forward and backward of the micro-batches, clipping, learning rate, update. A step whose
-/// loss or gradient is not finite leaves weights and moments as they are; its figures say so.
+/// loss or gradient is not finite leaves weights and moments as they are; its figures say so. Several ranks
+/// share the micro-batches of a step evenly and add up their gradients, so all make the same update.
 class Updater {
  public:
-  Updater(TrainTask& task, UpdateOptions options, c10::Device device);
+  /// `ranks`: nullptr for one process; it must outlive the updater.
+  Updater(TrainTask& task, UpdateOptions options, c10::Device device, Ranks* ranks = nullptr);
+  ~Updater();
 
   /// Step `step` (the first is 0) over units [first, first + count) of the open round. Error where memory
   /// runs out.
@@ -37,13 +44,16 @@ class Updater {
   AdamW& optimiser() { return optimiser_; }
 
  private:
+  std::vector<StepPart> own_parts(int64_t first, int64_t count, int64_t step) const;
   at::Tensor backward(int64_t first, int64_t count, int64_t step);
-  at::Tensor backward_of_part(int64_t first, int64_t count, int64_t step, double share);
+  at::Tensor backward_of_part(const StepPart& part, double share);
 
   TrainTask& task_;
   UpdateOptions options_;
   c10::Device device_;
+  Ranks* ranks_;
   AdamW optimiser_;
+  std::unique_ptr<GradientBuckets> buckets_;  // of several ranks
   PendingFigures pending_;
 };
 

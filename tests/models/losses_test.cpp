@@ -126,6 +126,16 @@ TEST(Negatives, AreNeverTheTargetAndCoverAllOtherItems) {
   for (int64_t i = 1; i < 5; ++i) EXPECT_NEAR(histogram[i].item<double>(), 1000, 120);
 }
 
+TEST(Negatives, FollowThePositionInTheStep) {
+  const at::Tensor targets = at::arange(20, at::kLong);
+  for (const at::Tensor& counts : {at::Tensor(), at::arange(1, 31, at::kLong)}) {
+    const Candidates whole = draw_candidates(targets, 30, 6, counts, 1, 4);
+    const Candidates end =
+        draw_candidates(targets.narrow(0, 13, 7), 30, 6, counts, 1, 4, /*first_position=*/13);
+    EXPECT_TRUE(at::equal(whole.ids.narrow(0, 13, 7), end.ids));
+  }
+}
+
 TEST(Negatives, FollowPopularityWithTheirCorrection) {
   const at::Tensor targets = at::full({1}, 2, at::kLong), counts = at::tensor({1, 0, 50, 3, 6}, at::kLong);
   const Candidates drawn = draw_candidates(targets, 5, 10000, counts, 1, 0);

@@ -232,6 +232,20 @@ TEST(Dropout, TheMaskDependsOnNothingButTheSeed) {
   EXPECT_LT(error(dropout_add(residual.to(at::kDouble), x.to(at::kDouble), drop), y), 1e-6);
 }
 
+/// Rows of a step fall the same however they are cut into batches.
+TEST(Dropout, TheMaskFollowsTheRow) {
+  const at::Tensor x = normal({1, 101, 7}, 1, at::kFloat);
+  for (const int64_t row :
+       {int64_t{0}, (int64_t{1} << 32) / 7 - 50}) {  // the index passes 2^32 in the second
+    const at::Tensor whole = dropout(x, {0.3, 99, row});
+    const at::Tensor parts = at::cat(
+        {dropout(x.narrow(1, 0, 40), {0.3, 99, row}), dropout(x.narrow(1, 40, 61), {0.3, 99, row + 40})}, 1);
+    EXPECT_TRUE(at::equal(whole, parts));
+    EXPECT_LT(error(dropout(x.to(at::kDouble), {0.3, 99, row}), whole), 1e-6);
+  }
+  EXPECT_FALSE(at::equal(dropout(x, {0.3, 99, 0}).ne(0), dropout(x, {0.3, 99, 1}).ne(0)));
+}
+
 TEST(Dropout, BackwardUsesTheSameMask) {
   const at::Tensor x = normal({50, 7}, 1, at::kFloat).requires_grad_(),
                    residual = normal({50, 7}, 2, at::kFloat).requires_grad_();

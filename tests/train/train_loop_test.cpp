@@ -42,7 +42,9 @@ class PullTask final : public TrainTask {
     for (int64_t i = first; i < first + count; ++i) sum += 1 + i % 3;
     return sum;
   }
-  TaskLoss loss(int64_t first, int64_t count, int64_t step) override {
+  TaskLoss loss(const StepPart& part) override {
+    const auto [first, count, step, position] = part;
+    EXPECT_EQ(position, positions(first - first % batch, first % batch));
     at::Tensor sum;
     for (int64_t i = first; i < first + count; ++i) {
       const at::Tensor target = at::arange(4, at::kFloat) * static_cast<double>(i);
@@ -61,6 +63,7 @@ class PullTask final : public TrainTask {
   std::string memory_advice() const override { return "pull fewer"; }
 
   std::shared_ptr<Weights> weights = std::make_shared<Weights>();
+  int64_t batch = 4;  // units of a step
   std::set<int64_t> broken_steps;
   std::vector<EpochRow> rows;
 };
@@ -112,7 +115,7 @@ TEST(TrainLoop, TooManyInARowEndItWithAdvice) {
   PullTask task;
   for (int64_t step = 0; step < 100; ++step) task.broken_steps.insert(step);
   TrainLoopOptions one_unit = options();
-  one_unit.batch_size = 1;
+  one_unit.batch_size = task.batch = 1;
   try {
     run(task, one_unit);
     FAIL() << "no error";

@@ -6,8 +6,9 @@
 
 namespace prism {
 
-/// How much reaches stderr. Results always go to stdout, messages always to stderr.
-enum class LogLevel { kQuiet, kNormal };
+/// How much reaches stderr. Results always go to stdout, messages always to stderr. kSilent: not even
+/// warnings, for processes whose messages another one writes.
+enum class LogLevel { kSilent, kQuiet, kNormal };
 
 void set_log_level(LogLevel level);
 LogLevel log_level();

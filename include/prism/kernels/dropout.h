@@ -3,10 +3,12 @@
 
 namespace prism::kernels {
 
-/// The mask of one dropout: element i is kept when hash(seed, i) >= threshold; threshold = rate * 2^32.
+/// The mask of one dropout: element i of the data is kept when hash(seed, first + i) >= threshold; threshold
+/// = rate * 2^32.
 struct DropoutMask {
   uint64_t seed = 0;
   uint32_t threshold = 0;
+  int64_t first = 0;  ///< at least 0
 };
 
 /// out_i = residual_i + scale x_i where element i is kept, else residual_i; for begin <= i < end. `residual`

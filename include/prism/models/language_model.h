@@ -83,7 +83,8 @@ class LanguageModel : public torch::nn::Module {
   /// h [...,D] -> [..., vocabulary].
   at::Tensor logits(const at::Tensor& h) const;
 
-  void set_dropout_step(int64_t step) { dropout_step_ = step; }
+  /// `row`: place of the next batch's first token among those of the whole step.
+  void set_dropout_step(int64_t step, int64_t row = 0) { dropout_step_ = step, dropout_row_ = row; }
   /// What the last forward in training mode adds to the loss; undefined where nothing does.
   at::Tensor auxiliary_loss() const;
   int64_t vocabulary() const { return embedding_.size(0); }
@@ -97,7 +98,7 @@ class LanguageModel : public torch::nn::Module {
 
   LanguageModelConfig config_;
   uint64_t seed_;
-  int64_t dropout_step_ = 0;
+  int64_t dropout_step_ = 0, dropout_row_ = 0;
   at::Tensor embedding_, final_norm_;
   std::shared_ptr<Blocks> blocks_;
 };

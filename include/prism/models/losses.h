@@ -31,10 +31,11 @@ struct LossConfig {
 };
 
 /// Mean loss over positions. h [N,D]; item_vectors [I,D]; targets int64 [N]; item_counts int64 [I] training
-/// counts (log-Q; may be undefined otherwise). Negatives come from the stream {seed, "negatives", step}. The
-/// full softmax never holds N x I scores: it works in blocks of positions and keeps only the gradients.
+/// counts (log-Q; may be undefined otherwise). Position i draws its negatives from the stream {seed,
+/// "negatives", step}, as position first_position + i of the whole step. The full softmax never holds N x I
+/// scores: it works in blocks of positions and keeps only the gradients.
 at::Tensor next_item_loss(const LossConfig& config, const at::Tensor& h_ND, const at::Tensor& item_vectors_ID,
                           const at::Tensor& targets_N, const at::Tensor& item_counts_I, uint64_t seed,
-                          int64_t step);
+                          int64_t step, int64_t first_position = 0);
 
 }  // namespace prism

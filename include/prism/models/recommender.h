@@ -88,7 +88,8 @@ class Recommender : public torch::nn::Module {
 
   /// [items, D], the tied item table as it scores: with features added, if any, and unit rows with `cosine`.
   at::Tensor item_vectors();
-  void set_dropout_step(int64_t step);
+  /// `row`: place of the next batch's first token among those of the whole step.
+  void set_dropout_step(int64_t step, int64_t row = 0);
   int64_t items() const;
   const RecommenderConfig& config() const;
   /// Whether positions are learned, so that no sequence may be longer than max_length.

@@ -5,12 +5,14 @@
 
 namespace prism {
 
-/// A place where dropout happens, in one training step: the rate and the seed of its mask. Whether element i
-/// is kept is a hash of (seed, i): no generator state, the same mask on every device and thread count, and
-/// recomputed in backward instead of stored.
+/// A place where dropout happens, in one training step: the rate and the seed of its mask. Whether channel c
+/// of row n (all dimensions but the last, flattened) is kept is a hash of (seed, row + n, c): no generator
+/// state, the same mask on every device and thread count, however the rows of a step are cut into batches,
+/// and recomputed in backward instead of stored.
 struct Dropout {
   double rate = 0;
   uint64_t seed = 0;
+  int64_t row = 0;  ///< place of the first row among those of the whole step
   /// The stream of one of several places that share `seed`.
   Dropout at(uint64_t place) const;
 };

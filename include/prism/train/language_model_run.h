@@ -5,6 +5,7 @@
 #include <memory>
 #include <string>
 
+#include "prism/distributed/ranks.h"
 #include "prism/models/language_model.h"
 #include "prism/text/tokenizer.h"
 #include "prism/train/checkpoint.h"
@@ -18,8 +19,10 @@ namespace prism {
 struct LanguageModelRequest {
   std::filesystem::path resume = {};  ///< run folder to continue; empty: a new run
   c10::Device device = c10::Device(c10::kCPU);
+  std::shared_ptr<Ranks> ranks = nullptr;  ///< the processes that share the steps; nullptr: this one alone
 };
 
+/// Of a rank but 0, `parameters` and what follows are empty.
 struct LanguageModelOutcome {
   int signal = 0;  ///< not 0: stopped by this signal, to be resumed
   std::filesystem::path folder = {};

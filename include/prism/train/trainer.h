@@ -8,6 +8,7 @@
 
 #include "prism/data/interactions.h"
 #include "prism/data/split.h"
+#include "prism/distributed/ranks.h"
 #include "prism/models/recommender.h"
 #include "prism/train/checkpoint.h"
 #include "prism/train/metric_map.h"
@@ -34,9 +35,10 @@ MemoryEstimate estimate_memory(const Recipe& recipe, int64_t parameters);
 /// Trains a recommender on the training part of a log; repeatable from seed and counters alone.
 class Trainer {
  public:
-  /// All referents must outlive the trainer. `folder` exists already.
+  /// All referents must outlive the trainer. `folder` exists already. `ranks`: the processes that share the
+  /// steps, of which only rank 0 writes and validates; nullptr: this one alone.
   Trainer(const Recipe& recipe, const Interactions& log, const Split& split, const RunFolder& folder,
-          std::shared_ptr<Recommender> model, c10::Device device);
+          std::shared_ptr<Recommender> model, c10::Device device, std::shared_ptr<Ranks> ranks = nullptr);
   ~Trainer();
 
   /// Continues from the folder's last checkpoint; from the beginning where the run was killed before its

@@ -9,6 +9,7 @@
 
 #include "prism/data/interactions.h"
 #include "prism/data/split.h"
+#include "prism/distributed/ranks.h"
 #include "prism/evaluate/metrics.h"
 #include "prism/models/recommender.h"
 #include "prism/train/recipe.h"
@@ -23,6 +24,7 @@ struct TrainRequest {
   std::filesystem::path from;    ///< run folder whose weights and items a new run starts with; empty: none
   bool dry_run = false;          ///< stop after the summaries and an estimate of an epoch's time
   c10::Device device = c10::Device(c10::kCPU);
+  std::shared_ptr<Ranks> ranks = nullptr;  ///< the processes that share the steps; nullptr: this one alone
 };
 
 /// Figures by name: "model", "popularity", "markov".
@@ -38,7 +40,7 @@ struct DryRun {
 
 struct TrainOutcome {
   int signal = 0;        ///< not 0: stopped by this signal, to be resumed
-  bool trained = false;  ///< false after a dry run or a signal
+  bool trained = false;  ///< false after a dry run or a signal, and on ranks but 0
   bool dry_run = false;  ///< estimated, nothing written
   std::filesystem::path folder = {};
   TrainState state = {};

@@ -45,13 +45,14 @@ PRISM_CLONES void mask_span(HashKeys keys, uint32_t threshold, uint8_t* out, uin
     out[i] = hashed(first + static_cast<uint32_t>(i), keys) >= threshold ? 1 : 0;
 }
 
-/// Splits [begin, end) where the high word of the index changes.
+/// Splits elements [begin, end) of the data where the high word of the hashed index changes.
 template <class Span>
-void for_spans(uint64_t seed, int64_t begin, int64_t end, const Span& span) {
+void for_spans(const DropoutMask& mask, int64_t begin, int64_t end, const Span& span) {
   while (begin < end) {
-    const uint64_t high = static_cast<uint64_t>(begin) >> 32;
-    const int64_t stop = std::min<int64_t>(end, static_cast<int64_t>((high + 1) << 32));
-    span(dropout_keys(seed, high), begin, static_cast<uint32_t>(begin), stop - begin);
+    const int64_t index = mask.first + begin;
+    const uint64_t high = static_cast<uint64_t>(index) >> 32;
+    const int64_t stop = std::min<int64_t>(end, static_cast<int64_t>((high + 1) << 32) - mask.first);
+    span(dropout_keys(mask.seed, high), begin, static_cast<uint32_t>(index), stop - begin);
     begin = stop;
   }
 }
@@ -68,7 +69,7 @@ HashKeys dropout_keys(uint64_t seed, uint64_t high) {
 
 void dropout_add(const DropoutMask& mask, const float* residual, const float* x, float scale, float* out,
                  int64_t begin, int64_t end) {
-  for_spans(mask.seed, begin, end, [&](HashKeys keys, int64_t at, uint32_t first, int64_t count) {
+  for_spans(mask, begin, end, [&](HashKeys keys, int64_t at, uint32_t first, int64_t count) {
     if (residual)
       add_span(keys, mask.threshold, residual + at, x + at, scale, out + at, first, count);
     else
@@ -77,7 +78,7 @@ void dropout_add(const DropoutMask& mask, const float* residual, const float* x,
 }
 
 void dropout_mask(const DropoutMask& mask, uint8_t* out, int64_t begin, int64_t end) {
-  for_spans(mask.seed, begin, end, [&](HashKeys keys, int64_t at, uint32_t first, int64_t count) {
+  for_spans(mask, begin, end, [&](HashKeys keys, int64_t at, uint32_t first, int64_t count) {
     mask_span(keys, mask.threshold, out + at, first, count);
   });
 }
