@@ -37,6 +37,7 @@ class Updater {
   AdamW& optimiser() { return optimiser_; }
 
  private:
+  void update(int64_t first, int64_t count, int64_t step);
   at::Tensor backward(int64_t first, int64_t count, int64_t step);
   at::Tensor backward_of_part(int64_t first, int64_t count, int64_t step, double share);
 
