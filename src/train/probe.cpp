@@ -12,7 +12,6 @@
 #include "prism/core/clock.h"
 #include "prism/core/error.h"
 #include "prism/core/out_of_memory.h"
-#include "prism/core/text.h"
 #include "prism/ops/softmax_loss.h"
 #include "prism/train/train_config.h"
 #include "train/train_loop.h"
@@ -225,8 +224,8 @@ ProbeResult train_probe(const ProbeRecipe& recipe, ProbeTask task, c10::Device d
                         const std::function<void(int64_t, double)>& told) {
   check(recipe.config.updates > 0, "probe: the recipe was not fitted to the task");
   const auto message = [&] {
-    return fmt::format("probe: out of memory with sequences of {} tokens; lower --length or --batch (now {})",
-                       with_commas(recipe.config.length), recipe.config.batch);
+    return fmt::format("probe: out of memory; lower --length (now {}), --batch (now {}) or --width (now {})",
+                       recipe.config.length, recipe.config.batch, recipe.model.model.width);
   };
   return with_memory_error(message, [&] { return ProbeTraining(recipe, task, device, told).run(); });
 }

@@ -10,6 +10,8 @@ namespace {
 
 TEST(Comparison, AFullDiskIsFoundBeforeTheFirstCell) {
   const std::filesystem::path root = std::filesystem::path(testing::TempDir()) / "prism-comparison-full";
+  Cell cell;
+  cell.config.variant = "huge", cell.path = "huge";
   const Plan plan{.models = {{.variant = "huge",
                               .mixer = "prism",
                               .item = "",
@@ -17,7 +19,7 @@ TEST(Comparison, AFullDiskIsFoundBeforeTheFirstCell) {
                               .matched = MatchedBy::kNothing,
                               .width = 1,
                               .ffn_width = 1}},
-                  .cells = {{.config = {.variant = "huge"}, .path = "huge"}}};
+                  .cells = {cell}};
   const std::string error =
       error_of([&] { run_comparison(CompareRecipe(), plan, CompareFolder(root), {.program = "false"}); });
   EXPECT_THAT(error, ::testing::HasSubstr("are needed"));

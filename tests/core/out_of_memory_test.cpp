@@ -5,6 +5,7 @@
 
 #include <vector>
 
+#include "prism/core/memory.h"
 #include "support/error_of.h"
 
 namespace prism {
@@ -13,6 +14,7 @@ namespace {
 const auto kMessage = [] { return std::string("probe: out of memory; lower --batch"); };
 
 TEST(OutOfMemory, IsToldInOurWords) {
+  tune_allocator();
   EXPECT_EQ(error_of([] { with_memory_error(kMessage, [] { return at::empty({int64_t{1} << 60}); }); }),
             kMessage());
   EXPECT_EQ(error_of([] { with_memory_error(kMessage, []() -> int { throw std::bad_alloc(); }); }),
