@@ -1,6 +1,7 @@
 // prism lm generate RUN: texts that go on from prompts, as they are made.
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <cstdio>
 
 #include "commands.h"
@@ -29,6 +30,11 @@ class LmGenerateCommand final : public Command {
     app.add_option("RUN", run_, "run folder of prism lm train")->required();
     app.add_option("--prompt", prompts_, "text to go on from; given again: one more of a batch")
         ->allow_extra_args(false);
+    app.add_option(
+           "--stop", config_.stop,
+           "text at which to stop, which is not printed; given again: one more. Taken as it is, commas "
+           "included")
+        ->allow_extra_args(false);
     app.add_option("--batch", batch_, "texts from the one prompt")->check(CLI::Range(1, 4096));
     app.add_option("--load-state", load_, "go on from a saved state; prompts are appended");
     app.add_option("--save-state", save_, "file for the state at the end");
@@ -37,6 +43,8 @@ class LmGenerateCommand final : public Command {
 
   int run(const Globals& globals) override {
     flags_.apply(settings_);
+    if (std::find(config_.stop.begin(), config_.stop.end(), "") != config_.stop.end())
+      usage_error("lm generate: --stop has an empty text; give one to stop at");
     LanguageModelRun run = open_language_model(run_, require_device(globals.device));
     TextGenerator generator(*run.model, *run.tokenizer, static_cast<uint64_t>(globals.seed));
     if (!load_.empty()) generator.load(load_);

@@ -1,7 +1,6 @@
 // The CLI: finds the command, parses its flags, runs it, and turns exceptions into one line and an exit
 // status (0 done, 1 bad data or failed run, 2 wrong usage, 3 internal failure).
 #include <ATen/Parallel.h>
-#include <c10/util/Exception.h>
 
 #include <algorithm>
 #include <cstdio>
@@ -12,6 +11,7 @@
 #include "prism/core/error.h"
 #include "prism/core/log.h"
 #include "prism/core/memory.h"
+#include "prism/core/out_of_memory.h"
 #include "prism/core/text.h"
 #include "prism/core/version.h"
 
@@ -169,6 +169,7 @@ int main(int argc, char** argv) {
   } catch (const std::bad_alloc&) {
     return report("out of memory", 1);
   } catch (const c10::Error& error) {
+    if (prism::is_out_of_memory(error)) return report("out of memory", 1);
     return report(error.what_without_backtrace(), 3);
   } catch (const std::exception& error) {
     return report(error.what(), 3);

@@ -28,6 +28,10 @@ class ProbeCommand final : public Command {
   }
 
   int run(const Globals& globals) override {
+    const std::vector<std::string> given = flags_.given();
+    if (std::find(given.begin(), given.end(), "model.max_length") != given.end())
+      usage_error(
+          "probe: every sequence has --length tokens, so --max-length has nothing to cut; leave it out");
     const c10::Device device = require_device(globals.device);
     Table table({"probe", "sizes", "chance", "accuracy", "updates", "parameters", "seconds"}, 4);
     auto json = ordered_json::array();

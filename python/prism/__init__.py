@@ -13,7 +13,7 @@ from pathlib import Path
 
 import torch
 
-__all__ = ["library", "prism_chunk", "prism_refine", "prism_step"]
+__all__ = ["GatedDeltaNet", "library", "prism_chunk", "prism_refine", "prism_step"]
 
 
 def _find_library() -> Path:
@@ -127,3 +127,51 @@ def prism_refine(
         implementation=implementation,
     )
     return (w, delta, last) if return_delta_and_residual else (w, None, None)
+
+
+class GatedDeltaNet:
+    """A Gated DeltaNet layer with the weights of a public model, run by prism_chunk and prism_step.
+
+        layer = prism.GatedDeltaNet.load("Qwen3-Next-80B-A3B-Instruct", layer=0)
+        y = layer(x)                            # x [B,T,D] -> y [B,T,D], differentiable
+        y = layer.prefill(prompt)               # the same, and the state after the last token is kept
+        y = layer.step(token)                   # [B,D] -> [B,D], the next token of each sequence
+
+    The folder holds config.json (model_type qwen3_next, or flash-linear-attention's gated_deltanet) and
+    model.safetensors, or several files with model.safetensors.index.json. RuntimeError names a tensor that is
+    missing, has another shape or does not belong to the layer.
+    """
+
+    def __init__(self, layer):
+        self._layer = layer
+
+    @classmethod
+    def load(cls, folder: str | os.PathLike, layer: int = 0, prefix: str = "") -> "GatedDeltaNet":
+        """fp32 on the CPU. prefix: what the layer's names begin with, where it is not "model.layers.N.linear_attn."
+        (qwen3_next) or "model.layers.N.attn." (gated_deltanet)."""
+        return cls(torch.classes.prism.Layer(os.fspath(folder), layer, prefix))
+
+    @property
+    def weights(self) -> dict[str, torch.Tensor]:
+        """By the names of PRISM's gated_delta_net; leaves that an optimiser may change."""
+        return dict(self._layer.weights())
+
+    def to(self, device: str = "cpu", dtype: torch.dtype = torch.float32) -> "GatedDeltaNet":
+        """Moves the weights and resets the state."""
+        self._layer.move(device, dtype)
+        return self
+
+    def __call__(self, x: torch.Tensor, cu_seqlens: torch.Tensor | None = None) -> torch.Tensor:
+        """cu_seqlens as in prism_chunk: sequences packed one after the other, B = 1. Leaves the state alone."""
+        return self._layer.forward(x, cu_seqlens)
+
+    def prefill(self, x: torch.Tensor, cu_seqlens: torch.Tensor | None = None) -> torch.Tensor:
+        """Continues the state that the layer keeps. Not differentiable."""
+        return self._layer.prefill(x, cu_seqlens)
+
+    def step(self, x: torch.Tensor) -> torch.Tensor:
+        return self._layer.step(x)
+
+    def reset(self) -> None:
+        """The next prefill or step starts its sequences anew."""
+        self._layer.reset()

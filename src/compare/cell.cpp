@@ -72,6 +72,14 @@ double evaluation_seconds(Run& run, c10::Device device) {
   return best;
 }
 
+/// CRC-32 of what a cell was to measure and of what came out.
+std::string checksum_of(const CellFolder& folder, const ordered_json& figures) {
+  uint32_t crc = 0;
+  for (const std::string& text : {read_file(folder.cell()), read_file(folder.recipe()), figures.dump()})
+    crc = crc32_of(text.data(), text.size(), crc);
+  return fmt::format("crc32:{:08x}", crc);
+}
+
 CellOutcome recommend(const CellFolder& folder, c10::Device device) {
   const RunFolder run_folder(folder.run());
   TrainRequest request;
@@ -141,7 +149,8 @@ int run_cell(const CellFolder& folder, c10::Device device) {
   outcome.figures.emplace_back("peak_memory_bytes", static_cast<double>(peak_memory()));
   ordered_json json = ordered_json::object();
   for (const auto& [figure, value] : outcome.figures) json[figure] = value;
-  write_file(folder.result(), ordered_json{{"figures", json}}.dump(2) + "\n");
+  write_file(folder.result(),
+             ordered_json{{"checksum", checksum_of(folder, json)}, {"figures", json}}.dump(2) + "\n");
   return 0;
 }
 
@@ -149,8 +158,15 @@ std::optional<Figures> read_figures(const CellFolder& folder) {
   const std::string name = folder.result().string();
   if (!fs::exists(folder.result())) return {};
   const auto json = ordered_json::parse(read_file(folder.result()), nullptr, false);
-  check(json.is_object() && json.contains("figures"),
-        "{}: is no result of a cell; delete it, and the same command measures the cell again", name);
+  constexpr auto kAdvice = "delete it, and the same command measures the cell again";
+  check(json.is_object() && json.contains("figures") && json["figures"].is_object(),
+        "{}: is no result of a cell; {}", name, kAdvice);
+  const std::string found = json.contains("checksum") ? json["checksum"].dump() : "none",
+                    expected = ordered_json(checksum_of(folder, json["figures"])).dump();
+  check(found == expected,
+        "{}: is not what its cell.toml and recipe.toml measured: its checksum is {}, its content gives {} "
+        "(edited, copied from another cell, or of an older program); {}",
+        name, found, expected, kAdvice);
   Figures figures;
   for (const auto& [figure, value] : json["figures"].items())
     figures.emplace_back(figure, value.is_number() ? value.get<double>() : std::nan(""));

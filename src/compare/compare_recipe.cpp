@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <sstream>
 
 #include "prism/core/error.h"
@@ -39,6 +40,30 @@ void set_in_variant(const std::string& key, const std::string& value, const std:
       target.set_text(own.section + "." + name, value, where);
 }
 
+struct RecipeFile {
+  fs::path path;
+  std::string text;
+};
+
+/// The recipe after the one that it names as its base, after that one's base, and so on. Usage error where
+/// they lead back to a file that was there before.
+std::vector<RecipeFile> with_bases(const fs::path& path) {
+  std::vector<RecipeFile> files;
+  std::string chain;
+  for (fs::path next = path; !next.empty();) {
+    const std::string name = next.string();
+    chain += (chain.empty() ? "" : " -> ") + name;
+    for (const RecipeFile& file : files)
+      if (std::error_code error; fs::equivalent(file.path, next, error))
+        usage_error("compare: the bases of {} lead back to a recipe before them: {}", path.string(), chain);
+    files.push_back({next, read_file(next)});
+    const std::string base = peek_toml(files.back().text, name, "compare.base");
+    next = base.empty() ? fs::path() : next.parent_path() / base;
+  }
+  std::reverse(files.begin(), files.end());
+  return files;
+}
+
 }  // namespace
 
 Variant parse_variant(const std::string& text) {
@@ -71,15 +96,13 @@ CompareRecipe::CompareRecipe(const std::string& mixer) : recipe(mixer) {
 }
 
 std::unique_ptr<CompareRecipe> CompareRecipe::read(const fs::path& path) {
-  const std::string text = read_file(path), name = path.string();
-  const std::string base = peek_toml(text, name, "compare.base");
-  const fs::path base_path = base.empty() ? fs::path() : path.parent_path() / base;
-  const std::string base_text = base.empty() ? "" : read_file(base_path);
-  std::string mixer = peek_toml(text, name, "model.mixer");
-  if (mixer.empty()) mixer = peek_toml(base_text, base_path.string(), "model.mixer");
+  const std::vector<RecipeFile> files = with_bases(path);
+  std::string mixer;
+  for (const RecipeFile& file : files)
+    if (const std::string own = peek_toml(file.text, file.path.string(), "model.mixer"); !own.empty())
+      mixer = own;
   auto recipe = mixer.empty() ? std::make_unique<CompareRecipe>() : std::make_unique<CompareRecipe>(mixer);
-  recipe->settings.parse_toml(base_text, base_path.string());
-  recipe->settings.parse_toml(text, name);
+  for (const RecipeFile& file : files) recipe->settings.parse_toml(file.text, file.path.string());
   return recipe;
 }
 

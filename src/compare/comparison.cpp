@@ -2,6 +2,7 @@
 
 #include <fmt/format.h>
 
+#include <algorithm>
 #include <csignal>
 
 #include "compare/process_pool.h"
@@ -25,12 +26,30 @@ void write_or_compare(const fs::path& file, const std::string& text) {
         file.string());
 }
 
-/// Writes what a cell's process needs. Whether the cell still has to run.
+/// Writes what a cell's process needs. Whether the cell still has to run; Error for a result that is not its
+/// own.
 bool prepare(const Cell& cell, const CellFolder& folder) {
   require_writable_folder(folder.root());
   write_or_compare(folder.cell(), cell.cell_toml);
   write_or_compare(folder.recipe(), cell.recipe_toml);
-  return !fs::exists(folder.result());
+  return !read_figures(folder);
+}
+
+/// Bytes that the pending cells write: each leaves a checkpoint with its moments and the best one, and those
+/// that run hold another of each while it is written.
+int64_t bytes_needed(const CompareRecipe& recipe, const Plan& plan, const std::vector<const Cell*>& pending) {
+  constexpr int64_t kLogs = int64_t{1} << 20, kKept = 3 + 1;  // parameters a checkpoint
+  int64_t kept = 0, largest = 0;
+  for (const Cell* cell : pending) {
+    kept += kLogs;
+    if (recipe.compare.task != CompareTask::kRecommendation) continue;  // others keep no weights
+    for (const PlannedModel& model : plan.models)
+      if (model.variant == cell->config.variant && model.item == cell->config.item) {
+        const int64_t bytes = kKept * model.parameters.total * int64_t{sizeof(float)};
+        kept += bytes, largest = std::max(largest, bytes);
+      }
+  }
+  return kept + largest * std::min(recipe.compare.jobs, static_cast<int64_t>(pending.size()));
 }
 
 std::string last_line(const fs::path& log) {
@@ -68,6 +87,7 @@ CompareOutcome run_comparison(const CompareRecipe& recipe, const Plan& plan, con
   }
   const size_t before = plan.cells.size() - jobs.size();
   if (before > 0) info("{} of {} cells are finished already", before, plan.cells.size());
+  require_writable_folder(folder.root(), bytes_needed(recipe, plan, pending));
   write_file(folder.recipe(), recipe.to_toml());
 
   CompareOutcome outcome;

@@ -1,6 +1,7 @@
 #include "prism/compare/layer_speed.h"
 
 #include <ATen/ops/randn.h>
+#include <fmt/format.h>
 
 #include <algorithm>
 #include <functional>
@@ -9,6 +10,8 @@
 #include "mixers/input_conv.h"
 #include "models/seeded_weights.h"
 #include "prism/core/clock.h"
+#include "prism/core/out_of_memory.h"
+#include "prism/core/text.h"
 
 namespace prism {
 namespace {
@@ -54,15 +57,7 @@ double step_seconds(Mixer& layer, const at::Tensor& x, double budget) {
          kSteps;
 }
 
-}  // namespace
-
-SpeedRecipe::SpeedRecipe(const std::string& mixer) : model(mixer) {
-  settings.bind("run", run);
-  settings.bind("speed", config);
-  model.bind(settings);
-}
-
-LayerSpeed measure_layer(const SpeedRecipe& recipe, int64_t length, c10::Device device) {
+LayerSpeed measured_layer(const SpeedRecipe& recipe, int64_t length, c10::Device device) {
   const std::shared_ptr<Mixer> layer = make_layer(recipe);
   layer->to(device);
   const SeededWeights seeded(static_cast<uint64_t>(recipe.run.seed) + 1);
@@ -85,6 +80,23 @@ LayerSpeed measure_layer(const SpeedRecipe& recipe, int64_t length, c10::Device 
                          });
   speed.step_seconds = step_seconds(*layer, x, recipe.config.seconds);
   return speed;
+}
+
+}  // namespace
+
+SpeedRecipe::SpeedRecipe(const std::string& mixer) : model(mixer) {
+  settings.bind("run", run);
+  settings.bind("speed", config);
+  model.bind(settings);
+}
+
+LayerSpeed measure_layer(const SpeedRecipe& recipe, int64_t length, c10::Device device) {
+  const auto message = [&] {
+    return fmt::format(
+        "speed: out of memory in a pass over {} tokens; lower --sequences (now {}) or --lengths",
+        with_commas(recipe.config.sequences * length), recipe.config.sequences);
+  };
+  return with_memory_error(message, [&] { return measured_layer(recipe, length, device); });
 }
 
 }  // namespace prism

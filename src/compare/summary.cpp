@@ -78,16 +78,15 @@ std::string summary_json(const CompareRecipe& recipe, const std::vector<SummaryR
   auto all = ordered_json::array();
   for (const SummaryRow& row : rows) all.push_back(row_json(row));
   const CompareConfig& config = recipe.compare;
-  return ordered_json{{"task", std::string(enum_name(config.task))},
-                      {"match", config.match},
-                      {"tolerance", config.tolerance},
-                      {"reference",
-                       config.reference.empty() && !rows.empty() ? rows[0].model.variant : config.reference},
-                      {"seeds", config.seeds},
-                      {"jobs", config.jobs},
-                      {"rows", all}}
-             .dump(2, ' ', false, ordered_json::error_handler_t::replace) +
-         "\n";
+  ordered_json json{
+      {"task", std::string(enum_name(config.task))},
+      {"match", config.match},
+      {"tolerance", config.tolerance},
+      {"reference", config.reference.empty() && !rows.empty() ? rows[0].model.variant : config.reference}};
+  if (config.task != CompareTask::kSpeed) json["seeds"] = config.seeds;  // a layer's speed has none
+  json["jobs"] = config.jobs;
+  json["rows"] = std::move(all);
+  return json.dump(2, ' ', false, ordered_json::error_handler_t::replace) + "\n";
 }
 
 }  // namespace prism

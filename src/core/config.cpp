@@ -11,6 +11,7 @@
 #include "prism/core/error.h"
 #include "prism/core/files.h"
 #include "prism/core/text.h"
+#include "prism/core/toml.h"
 
 namespace prism {
 namespace {
@@ -246,6 +247,10 @@ void Settings::parse_json(std::string_view text, const std::string& name) {
 std::string peek_toml(std::string_view text, const std::string& name, std::string_view key) {
   const toml::table document = parsed_toml(text, name);
   return document.at_path(key).value_or(std::string());
+}
+
+bool has_toml_section(std::string_view text, const std::string& name, std::string_view section) {
+  return parsed_toml(text, name)[section].is_table();
 }
 
 }  // namespace prism

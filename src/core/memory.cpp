@@ -1,5 +1,6 @@
 #include "prism/core/memory.h"
 
+#include <c10/util/Logging.h>
 #include <malloc.h>
 #include <sys/resource.h>
 
@@ -29,6 +30,7 @@ int64_t machine_free() {
 void tune_allocator() {
   ::mallopt(M_MMAP_MAX, 0);
   ::mallopt(M_TRIM_THRESHOLD, std::numeric_limits<int>::max());
+  FLAGS_caffe2_use_fatal_for_enforce = false;
 }
 
 int64_t free_memory() {

@@ -150,7 +150,7 @@ at::Tensor host_contiguous(const at::Tensor& tensor, const std::string& where) {
 
 }  // namespace
 
-Safetensors read_safetensors(const fs::path& path) {
+Safetensors read_safetensors(const fs::path& path, std::string_view prefix) {
   if (fs::is_directory(path)) fail("cannot read {}: it is a folder", path.string());
   std::ifstream file(path, std::ios::binary);
   if (!file) fail("cannot read {}: {}", path.string(), std::strerror(errno));
@@ -166,8 +166,10 @@ Safetensors read_safetensors(const fs::path& path) {
 
   Safetensors content{.tensors = {}, .metadata = parse_metadata(header, path)};
   for (const Entry& entry : entries) {
+    if (!entry.name.starts_with(prefix)) continue;
     at::Tensor tensor = at::empty(entry.shape, at::TensorOptions(entry.type));
     const auto bytes = std::streamsize(entry.end - entry.begin);
+    file.seekg(std::streamoff(8 + header_bytes + entry.begin));
     if (bytes > 0 && !file.read(static_cast<char*>(tensor.mutable_data_ptr()), bytes))
       fail("cannot read {}", place(path, entry.name));
     content.tensors.emplace(entry.name, std::move(tensor));

@@ -25,10 +25,16 @@ void tell_other_columns(const ReadReport& r, std::vector<std::string>& out) {
   if (!r.event.empty() && r.other_events == 0)
     out.push_back(
         fmt::format("column {} looks like kinds of events: all count (--events keeps some)", r.event));
+  if (!r.title.empty())
+    out.push_back(
+        fmt::format("column {} looks like titles, which a log does not give: --titles {} reads them "
+                    "(--titles none: there are none)",
+                    r.title, r.file));
   if (!r.time.empty() || !r.header) return;
   std::vector<std::string> unused;
   for (const std::string& column : r.columns)
-    if (!column.empty() && column != r.user && column != r.item && column != r.rating && column != r.event)
+    if (!column.empty() && column != r.user && column != r.item && column != r.rating && column != r.event &&
+        column != r.title)
       unused.push_back(column);
   if (!unused.empty())
     out.push_back(fmt::format("not used: {}; --time-column names the column of times",

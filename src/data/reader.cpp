@@ -7,6 +7,7 @@
 #include <future>
 #include <utility>
 
+#include "column_names.h"
 #include "layout.h"
 #include "log_builder.h"
 #include "parse_block.h"
@@ -160,6 +161,7 @@ void describe(const TextBlocks& text, const Layout& layout, ReadReport& report) 
   report.time = column(layout.time);
   report.rating = column(layout.rating);
   report.event = column(layout.event);
+  if (layout.header) report.title = column(recognised_column(layout.columns, Role::kTitle));
 }
 
 // Parses blocks in parallel while `reader` takes them in file order.
@@ -190,6 +192,7 @@ Interactions read_interactions(const DataConfig& config, ReadReport& report) {
   TextBlocks text(config.file, config.encoding);
   const Layout layout = find_layout(text.head(), text.name(), config);
   describe(text, layout, report);
+  if (!config.titles.empty()) report.title = "";  // they come from there
   if (layout.quoting) text.set_quoting(layout.separator);
   LogReader reader(text, layout, config, report);
   read_blocks(text, layout, config, reader);

@@ -80,6 +80,11 @@ kernels::RankCounts count_ranks(std::span<const Real> scores, int64_t target, st
 template kernels::RankCounts count_ranks(std::span<const float>, int64_t, std::span<const int32_t>);
 template kernels::RankCounts count_ranks(std::span<const double>, int64_t, std::span<const int32_t>);
 
+RankMetrics::RankMetrics(const std::vector<int64_t>& ks) {
+  for (const int64_t k : ks)
+    if (std::find(ks_.begin(), ks_.end(), k) == ks_.end()) ks_.push_back(k);
+}
+
 void RankMetrics::add(const kernels::RankCounts& counts, bool target_seen) {
   const auto others = static_cast<double>(counts.candidates - 1);
   const double won = static_cast<double>(counts.lower()) + 0.5 * static_cast<double>(counts.equal);

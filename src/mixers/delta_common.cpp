@@ -31,13 +31,13 @@ at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight, const at:
 }
 
 at::Tensor gated_output(const at::Tensor& o, const at::Tensor& x, const at::Tensor& gate_weight,
-                        const at::Tensor& norm_weight, const at::Tensor& out_weight) {
+                        const at::Tensor& norm_weight, const at::Tensor& out_weight, double norm_eps) {
   at::Tensor gate, y = o;
   if (gate_weight.defined()) gate = at::linear(x, gate_weight).unflatten(-1, o.sizes().slice(o.dim() - 2));
   if (gate.defined() && norm_weight.defined())
-    y = gated_rms_norm(o, gate, norm_weight);
+    y = gated_rms_norm(o, gate, norm_weight, norm_eps);
   else if (norm_weight.defined())
-    y = rms_norm(o, norm_weight);
+    y = rms_norm(o, norm_weight, norm_eps);
   else if (gate.defined())
     y = o * at::silu(gate);
   return at::linear(y.flatten(-2), out_weight);

@@ -23,10 +23,9 @@ at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight, const at:
                     const Packing& packing, MixerState* state);
 
 /// RMSNorm_head(o) SiLU(gate) W_o^T, where an undefined norm or gate weight leaves its part out. o [...,H,V],
-/// x
-/// [...,D].
+/// x [...,D]; `norm_eps` stands in the root of the norm.
 at::Tensor gated_output(const at::Tensor& o, const at::Tensor& x, const at::Tensor& gate_weight,
-                        const at::Tensor& norm_weight, const at::Tensor& out_weight);
+                        const at::Tensor& norm_weight, const at::Tensor& out_weight, double norm_eps = 1e-6);
 
 /// Heads and widths with their defaults filled in (0: as many heads, model width / heads). Usage errors open
 /// with `mixer`.

@@ -124,8 +124,12 @@ at::Tensor MemoryMixer::mix(const at::Tensor& x_BTD, const Packing& packing, Mix
   if (state) args.seen = state->lengths;
   args.mini_batch = shape_.mini_batch;
   if (packing.is_packed()) args.cu_seqlens = packing.cu_seqlens();
-  const FastWeightResult result = fast_weights(args);
-  if (state) store_fast_state(result.state, /*keep_weights=*/true, *state);
+  FastWeightResult result = fast_weights(args);
+  if (state) {
+    for (at::Tensor* x : {&result.state.recent_k, &result.state.recent_v, &result.state.recent_weight})
+      if (x->defined()) *x = at::constant_pad_nd(*x, {0, 0, shape_.window - 1 - x->size(2), 0});
+    store_fast_state(result.state, /*keep_weights=*/true, *state);
+  }
   return delta::gated_output(result.o.to(x_BTD.scalar_type()), x_BTD, gate_weight_, norm_weight_,
                              out_weight_);
 }

@@ -51,8 +51,7 @@ Mixing by_place(const Tensor& place_step, const MiniBatches& batches) {
   const int64_t C = batches.slots();
   const auto options = place_step.options();
   Tensor step = place_step.narrow(0, 0, C).view({1, C, 1});
-  if (batches.any_open())
-    step = at::matmul(at::one_hot(batches.places(), batches.size()).to(options), place_step.unsqueeze(1));
+  if (batches.any_open()) step = at::embedding(place_step.unsqueeze(1), batches.places());
   const Tensor past = at::ones({1, C, C}, options).tril();
   return {.keep = {},
           .carry = step,

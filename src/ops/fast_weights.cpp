@@ -6,6 +6,7 @@
 #include <ATen/TensorOperators.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 
+#include <algorithm>
 #include <utility>
 
 #include "arguments.h"
@@ -14,6 +15,7 @@
 #include "fast_weights_check.h"
 #include "mini_batches.h"
 #include "prism/ops/newton_schulz.h"
+#include "prism_chunk_call.h"
 #include "ttt_linear_fused.h"
 
 namespace prism {
@@ -54,12 +56,26 @@ States initial_states(const FastWeightArgs& args) {
   }
   const int64_t recent = args.rule.window - 1;
   if (recent == 0) return states;
-  const auto or_zeros = [&](const Tensor& x, int64_t width) {
-    return x.defined() ? typed(x) : at::zeros({states.A[0].size(0), args.q.size(2), recent, width}, options);
+  // Tokens before the first one weigh nothing.
+  const auto filled = [&](const Tensor& x, int64_t width) {
+    const int64_t held = x.defined() ? std::min(x.size(2), recent) : 0;
+    const Tensor none = at::zeros({states.A[0].size(0), args.q.size(2), recent - held, width}, options);
+    return held == 0 ? none : at::cat({none, typed(x.narrow(2, x.size(2) - held, held))}, 2);
   };
-  states.recent = {or_zeros(given.recent_k, args.k.size(3)), or_zeros(given.recent_v, args.v.size(3)),
-                   or_zeros(given.recent_weight, 1)};
+  states.recent = {filled(given.recent_k, args.k.size(3)), filled(given.recent_v, args.v.size(3)),
+                   filled(given.recent_weight, 1)};
   return states;
+}
+
+/// The same call with a window that reaches no further back than the first token there was, from the token
+/// after the last of these: the state keeps what that one needs.
+FastWeightArgs with_reachable_window(FastWeightArgs args) {
+  if (args.rule.window == 1) return args;
+  const int64_t held = args.state.recent_k.defined() ? args.state.recent_k.size(2) : 0;
+  const int64_t before = args.seen.empty() ? held : *std::max_element(args.seen.begin(), args.seen.end());
+  const int64_t now = longest_sequence(sequence_offsets(args.cu_seqlens, args.q.size(0), args.q.size(1)));
+  args.rule.window = slots_for(args.rule.window, before + now + 1);
+  return args;
 }
 
 FastState public_state(const States& states) {
@@ -260,8 +276,9 @@ FastWeightResult Pass::run() {
 
 }  // namespace
 
-FastWeightResult fast_weights(const FastWeightArgs& args) {
-  check_fast_weight_arguments(args);
+FastWeightResult fast_weights(const FastWeightArgs& given) {
+  check_fast_weight_arguments(given);
+  const FastWeightArgs args = with_reachable_window(given);
   // Everything inside runs in the type of states, also under autocast.
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   if (args.v.numel() == 0)

@@ -63,19 +63,16 @@ LactState updated(const LactState& state, const Chunk& chunk, const LactWeights&
   return next;
 }
 
-int64_t longest(const std::vector<int64_t>& offsets) {
-  int64_t most = 1;
-  for (size_t n = 1; n < offsets.size(); ++n) most = std::max(most, offsets[n] - offsets[n - 1]);
-  return most;
-}
-
 class Pass {
  public:
   Pass(const Tensor& q, const LactTokens& tokens, const LactWeights& initial, const LactRule& rule,
        const std::optional<Tensor>& cu_seqlens)
       : rule_(rule),
         batches_(q, cu_seqlens,
-                 std::min(rule.chunk, longest(sequence_offsets(cu_seqlens, q.size(0), q.size(1)))), {}),
+                 std::min(rule.chunk,
+                          std::max<int64_t>(
+                              longest_sequence(sequence_offsets(cu_seqlens, q.size(0), q.size(1))), 1)),
+                 {}),
         has_momentum_(tokens.momentum.has_value()) {
     q_ = batches_.gather(q);
     tokens_ = {.k = batches_.gather(tokens.k),

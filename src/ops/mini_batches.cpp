@@ -56,7 +56,26 @@ struct Scatter : torch::autograd::Function<Scatter> {
   }
 };
 
+/// Slots that hold every sequence's tokens at once where none reaches beyond its open mini-batch; else
+/// `size`.
+int64_t slots_of(const std::vector<int64_t>& offsets, const std::vector<int64_t>& open, int64_t size) {
+  for (size_t n = 0; n < open.size(); ++n)
+    if (open[n] + offsets[n + 1] - offsets[n] > size) return size;
+  return slots_for(size, longest_sequence(offsets));
+}
+
 }  // namespace
+
+int64_t slots_for(int64_t size, int64_t tokens) {
+  constexpr int64_t kSmall = 64;
+  return std::min(size, std::max(tokens, kSmall));
+}
+
+int64_t longest_sequence(const std::vector<int64_t>& offsets) {
+  int64_t longest = 0;
+  for (size_t n = 1; n < offsets.size(); ++n) longest = std::max(longest, offsets[n] - offsets[n - 1]);
+  return longest;
+}
 
 MiniBatches::MiniBatches(const Tensor& q, const std::optional<Tensor>& cu_seqlens, int64_t size,
                          const std::vector<int64_t>& seen)
@@ -64,7 +83,7 @@ MiniBatches::MiniBatches(const Tensor& q, const std::optional<Tensor>& cu_seqlen
       tokens_(q.size(1)),
       heads_(q.size(2)),
       size_(size),
-      slots_(!cu_seqlens && tokens_ == 1 ? 1 : size),
+      slots_(size),
       type_(gate_type(q.scalar_type())),
       device_(q.device()) {
   const auto offsets = sequence_offsets(cu_seqlens, batch_, tokens_);
@@ -74,13 +93,16 @@ MiniBatches::MiniBatches(const Tensor& q, const std::optional<Tensor>& cu_seqlen
   open_.assign(N, 0);
   for (int64_t n = 0; n < int64_t(seen.size()); ++n) open_[n] = seen[n] % size;
   any_open_ = std::any_of(open_.begin(), open_.end(), [](int64_t tokens) { return tokens > 0; });
+  slots_ = !cu_seqlens && tokens_ == 1 ? 1 : slots_of(offsets, open_, size);
+  for (int64_t n = 0; slots_ < size_ && n < N; ++n)
+    if (offsets[n + 1] > offsets[n]) held_.push_back(open_[n]);
   const bool cut_by_sequence = any_open_ && slots_ == size_;
   layout_ = std::make_shared<ChunkLayout>(offsets, cu_seqlens.has_value() || cut_by_sequence, slots_, device_,
                                           cut_by_sequence ? open_ : std::vector<int64_t>{});
 }
 
 int64_t MiniBatches::held_before(int64_t chunk) const {
-  return slots_ < size_ ? open_[chunk] : layout_->held_before(chunk);
+  return slots_ < size_ ? held_[chunk] : layout_->held_before(chunk);
 }
 
 Tensor MiniBatches::gather(const Tensor& x) const {

@@ -23,7 +23,7 @@ class MiniBatches {
   int64_t sequences() const { return layout_->sequences(); }
   int64_t heads() const { return heads_; }
   int64_t size() const { return size_; }    ///< tokens of a mini-batch
-  int64_t slots() const { return slots_; }  ///< C: as many, or 1 for one token a row
+  int64_t slots() const { return slots_; }  ///< C: as many, or fewer where no sequence fills its mini-batch
   bool any_open() const { return any_open_; }
 
   /// x [B,T,H,W] -> [Z,C,W] in the type of states.
@@ -61,6 +61,14 @@ class MiniBatches {
   at::Device device_;
   bool any_open_ = false;
   std::vector<int64_t> open_;  ///< of each sequence: tokens that its mini-batch held before
+  std::vector<int64_t> held_;  ///< the same of each chunk, where every sequence has at most one
 };
+
+/// Slots for the tokens of a mini-batch of `size` where no sequence has more than `tokens` of it: as many as
+/// that, but small mini-batches stay whole, so that a sequence's bits do not depend on the others' lengths.
+int64_t slots_for(int64_t size, int64_t tokens);
+
+/// The most tokens of a sequence; offsets [sequences + 1].
+int64_t longest_sequence(const std::vector<int64_t>& offsets);
 
 }  // namespace prism

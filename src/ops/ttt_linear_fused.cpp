@@ -10,6 +10,7 @@
 #include "arguments.h"
 #include "dispatch.h"
 #include "kernel_views.h"
+#include "mini_batches.h"
 #include "prism/kernels/ttt_linear.h"
 #include "prism_chunk_call.h"
 
@@ -121,13 +122,15 @@ bool fits_ttt_linear_kernel(const FastWeightArgs& a) {
 FastWeightResult ttt_linear_fused(const FastWeightArgs& a) {
   const auto type = gate_type(a.q.scalar_type());
   const Tensor W = (a.state.start.empty() ? a.state.weights : a.state.start)[0].to(type);
-  const Tensor place_step = a.rule.place_step->to(type), norm_weight = a.memory.norm_weight.to(type),
-               norm_bias = a.memory.norm_bias.to(type);
+  const auto offsets = sequence_offsets(a.cu_seqlens, a.q.size(0), a.q.size(1));
+  // One slot more than tokens keeps a mini-batch open that no sequence fills.
+  const int64_t slots = slots_for(a.mini_batch, longest_sequence(offsets) + 1);
+  const Tensor place_step = a.rule.place_step->narrow(0, 0, slots).to(type),
+               norm_weight = a.memory.norm_weight.to(type), norm_bias = a.memory.norm_bias.to(type);
   const bool save =
       records_gradients(a.q, a.k, a.v, *a.rule.gradient_weight, place_step, norm_weight, norm_bias, W);
-  const auto result =
-      TttLinear::apply(a.q, a.k, a.v, *a.rule.gradient_weight, place_step, norm_weight, norm_bias, W,
-                       sequence_offsets(a.cu_seqlens, a.q.size(0), a.q.size(1)), save);
+  const auto result = TttLinear::apply(a.q, a.k, a.v, *a.rule.gradient_weight, place_step, norm_weight,
+                                       norm_bias, W, offsets, save);
   return {.o = result[0], .state = {.weights = {result[1]}, .momentum = {result[3]}, .start = {result[2]}}};
 }
 

@@ -5,6 +5,7 @@
 
 #include "prism/core/error.h"
 #include "prism/core/files.h"
+#include "prism/core/toml.h"
 
 namespace prism {
 
@@ -17,6 +18,8 @@ LanguageModelRecipe::LanguageModelRecipe(const std::string& mixer) : model(mixer
 
 std::unique_ptr<LanguageModelRecipe> LanguageModelRecipe::read(const std::filesystem::path& path) {
   const std::string text = read_file(path);
+  if (has_toml_section(text, path.string(), "compare"))
+    usage_error("{} is a comparison; prism compare takes it", path.string());
   const std::string mixer = peek_toml(text, path.string(), "model.mixer");
   auto recipe =
       mixer.empty() ? std::make_unique<LanguageModelRecipe>() : std::make_unique<LanguageModelRecipe>(mixer);

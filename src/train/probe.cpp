@@ -11,6 +11,7 @@
 
 #include "prism/core/clock.h"
 #include "prism/core/error.h"
+#include "prism/core/out_of_memory.h"
 #include "prism/ops/softmax_loss.h"
 #include "prism/train/train_config.h"
 #include "train/train_loop.h"
@@ -223,7 +224,11 @@ std::shared_ptr<Recommender> make_probe_model(const ProbeRecipe& recipe) {
 ProbeResult train_probe(const ProbeRecipe& recipe, ProbeTask task, c10::Device device,
                         const std::function<void(int64_t, double)>& told) {
   check(recipe.config.updates > 0, "probe: the recipe was not fitted to the task");
-  return ProbeTraining(recipe, task, device, told).run();
+  const auto message = [&] {
+    return fmt::format("probe: out of memory; lower --length (now {}), --batch (now {}) or --width (now {})",
+                       recipe.config.length, recipe.config.batch, recipe.model.model.width);
+  };
+  return with_memory_error(message, [&] { return ProbeTraining(recipe, task, device, told).run(); });
 }
 
 }  // namespace prism

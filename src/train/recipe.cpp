@@ -8,6 +8,7 @@
 #include "prism/core/error.h"
 #include "prism/core/files.h"
 #include "prism/core/text.h"
+#include "prism/core/toml.h"
 
 namespace prism {
 namespace {
@@ -34,6 +35,8 @@ Recipe::Recipe(const std::string& mixer) : model(mixer) {
 
 std::unique_ptr<Recipe> Recipe::read(const std::filesystem::path& path) {
   const std::string text = read_file(path);
+  if (has_toml_section(text, path.string(), "compare"))
+    usage_error("{} is a comparison; prism compare takes it", path.string());
   if (!peek_toml(text, path.string(), "data.tokens").empty())
     usage_error("{} is the recipe of a language model; its commands are prism lm ...", path.string());
   const std::string mixer = peek_toml(text, path.string(), "model.mixer");

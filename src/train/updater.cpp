@@ -3,14 +3,12 @@
 #include <ATen/TensorOperators.h>
 #include <ATen/ops/isfinite.h>
 #include <ATen/ops/zeros.h>
-#include <c10/util/Exception.h>
+#include <fmt/format.h>
 
 #include <algorithm>
-#include <new>
-#include <string>
 
 #include "distributed/gradient_buckets.h"
-#include "prism/core/error.h"
+#include "prism/core/out_of_memory.h"
 #include "prism/core/text.h"
 #include "train/autocast.h"
 
@@ -22,18 +20,6 @@ NamedTensors trainable(const torch::nn::Module& model) {
   for (const auto& item : model.named_parameters())
     if (item.value().requires_grad()) parameters.emplace_back(item.key(), item.value());
   return parameters;
-}
-
-bool is_out_of_memory(const c10::Error& error) {
-  const std::string message = error.what_without_backtrace();
-  return dynamic_cast<const c10::OutOfMemoryError*>(&error) ||
-         message.find("allocate memory") != std::string::npos ||
-         message.find("not enough memory") != std::string::npos;
-}
-
-[[noreturn]] void fail_out_of_memory(const TrainTask& task, int64_t first, int64_t count) {
-  fail("train: out of memory in a step over {} positions; {}", with_commas(task.positions(first, count)),
-       task.memory_advice());
 }
 
 }  // namespace
@@ -52,7 +38,15 @@ Updater::Updater(TrainTask& task, UpdateOptions options, c10::Device device, Ran
 
 Updater::~Updater() = default;
 
-void Updater::step(int64_t first, int64_t count, int64_t step) try {
+void Updater::step(int64_t first, int64_t count, int64_t step) {
+  const auto message = [&] {
+    return fmt::format("train: out of memory in a step over {} positions; {}",
+                       with_commas(task_.positions(first, count)), task_.memory_advice());
+  };
+  with_memory_error(message, [&] { update(first, count, step); });
+}
+
+void Updater::update(int64_t first, int64_t count, int64_t step) {
   const at::Tensor loss = backward(first, count, step);
   const at::Tensor norm = clip_gradients(optimiser_.parameters(), options_.clip_norm);
   const double rate = options_.rate(step);
@@ -60,11 +54,6 @@ void Updater::step(int64_t first, int64_t count, int64_t step) try {
   optimiser_.zero_grad();
   pending_.add({.step = step + 1, .positions = task_.positions(first, count), .learning_rate = rate}, loss,
                norm);
-} catch (const c10::Error& error) {
-  if (is_out_of_memory(error)) fail_out_of_memory(task_, first, count);
-  throw;
-} catch (const std::bad_alloc&) {
-  fail_out_of_memory(task_, first, count);
 }
 
 /// The micro-batches of this rank. A step is cut into a multiple of the ranks, each taking as many in turn;

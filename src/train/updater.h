@@ -44,6 +44,7 @@ class Updater {
   AdamW& optimiser() { return optimiser_; }
 
  private:
+  void update(int64_t first, int64_t count, int64_t step);
   std::vector<StepPart> own_parts(int64_t first, int64_t count, int64_t step) const;
   at::Tensor backward(int64_t first, int64_t count, int64_t step);
   at::Tensor backward_of_part(const StepPart& part, double share);

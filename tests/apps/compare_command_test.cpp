@@ -123,6 +123,38 @@ TEST_F(CompareCommand, InterruptedItGoesOnToTheSameFigures) {
   EXPECT_EQ(accuracies(rest.json()), accuracies(whole.json()));
 }
 
+TEST_F(CompareCommand, AResultThatIsNotTheCellsOwnIsRefused) {
+  const std::string speed =
+      "compare --task speed --lengths 16,32 --seconds 0 --width 16 --variants prism --python false --json "
+      "--out " +
+      path("out");
+  const Outcome first = run_prism(speed);
+  ASSERT_EQ(first.status, 0) << first.err;
+  EXPECT_FALSE(first.json().contains("seeds"));
+  const std::string file = path("out/cells/16/prism/seed-0/result.json"), whole = read_file(file);
+  json edited = json::parse(whole);
+  edited["figures"]["step_seconds"] = 1e-9;
+  for (const std::string& text : {edited.dump(), read_file(path("out/cells/32/prism/seed-0/result.json")),
+                                  std::string("{\"figures\": {\"step_seconds\": 1}}")}) {
+    write_file(file, text);
+    const Outcome refused = run_prism(speed);
+    EXPECT_EQ(refused.status, 1) << text;
+    EXPECT_THAT(refused.err, HasSubstr("is not what its cell.toml and recipe.toml measured")) << text;
+  }
+  write_file(file, whole);
+  EXPECT_EQ(run_prism(speed).status, 0);
+}
+
+TEST_F(CompareCommand, MemoryThatRunsOutIsToldInOurWords) {
+  const Outcome speed = run_prism(
+      "compare --task speed --lengths 1000000 --sequences 1000000 --width 64 --variants gated_delta_net "
+      "--python false --out " +
+      path("speed"));
+  EXPECT_EQ(speed.status, 1);
+  EXPECT_THAT(speed.err,
+              HasSubstr("out of memory in a pass over 1,000,000,000,000 tokens; lower --sequences"));
+}
+
 TEST_F(CompareCommand, DryRunPrintsTheModelsAndWritesNothing) {
   const Outcome plan = run_prism(words("dry", "--dry-run --json"));
   EXPECT_EQ(plan.status, 0) << plan.err;
@@ -177,6 +209,9 @@ TEST_F(CompareCommand, ProbeTellsChanceBesideAccuracy) {
   }
   EXPECT_THAT(run_prism("probe parity" + sizes).out, HasSubstr("chance"));
   EXPECT_EQ(run_prism("probe nothing").status, 2);
+  const Outcome cut = run_prism("probe parity --max-length 10" + sizes);
+  EXPECT_EQ(cut.status, 2);
+  EXPECT_THAT(cut.err, HasSubstr("--max-length has nothing to cut"));
 }
 
 }  // namespace

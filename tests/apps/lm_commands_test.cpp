@@ -125,6 +125,27 @@ TEST_F(LmCommands, FromTextToText) {
   EXPECT_LE(made["texts"][0]["tokens"], 12);
 }
 
+/// A stop text is one flag's value as it is: commas do not cut it.
+TEST_F(LmCommands, StopsAtATextWithAComma) {
+  prepare();
+  ASSERT_EQ(run(train_words("run")), 0) << err_;
+  const std::vector<std::string> generate = {
+      "lm", "generate", path("run"), "--prompt", "the cat", "--max-tokens", "60", "--temperature", "0"};
+  const std::string whole = json_of(generate)["texts"][0]["text"];
+  const size_t comma = whole.find(", ");
+  ASSERT_NE(comma, std::string::npos) << whole;
+  auto stopping = generate;
+  stopping.insert(stopping.end(), {"--stop", "no such text", "--stop", whole.substr(comma, 3)});
+  const auto stopped = json_of(stopping)["texts"][0];
+  EXPECT_EQ(stopped["text"], whole.substr(0, comma));
+  EXPECT_EQ(stopped["reason"], "stop_text");
+  stopping.back() = "no," + whole.substr(comma + 1, 2);  // neither of its halves counts
+  EXPECT_EQ(json_of(stopping)["texts"][0]["text"], whole);
+  stopping.back() = "";
+  EXPECT_EQ(run(stopping), 2);
+  EXPECT_THAT(err_, HasSubstr("--stop has an empty text"));
+}
+
 TEST_F(LmCommands, TasksAreRead) {
   prepare();
   ASSERT_EQ(run(train_words("run", "20")), 0) << err_;

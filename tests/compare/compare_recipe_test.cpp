@@ -112,6 +112,23 @@ TEST_F(CompareRecipes, StandOverTheirBase) {
   EXPECT_THAT(recipe->compare.seeds, ElementsAre(4, 5));
 }
 
+TEST_F(CompareRecipes, ABaseMayHaveABase) {
+  write_file(root_ / "top.toml", "[compare]\nbase = \"compare.toml\"\n[train]\nepochs = 9\n");
+  const auto recipe = CompareRecipe::read(root_ / "top.toml");
+  EXPECT_EQ(recipe->recipe.train.epochs, 9);
+  EXPECT_EQ(recipe->recipe.model.model.blocks, 1);
+  EXPECT_EQ(recipe->recipe.model.model.width, 32);
+}
+
+TEST_F(CompareRecipes, BasesThatLeadBackAreAnError) {
+  write_file(root_ / "own.toml", "[compare]\nbase = \"./own.toml\"\n");
+  EXPECT_THAT(error_of([&] { CompareRecipe::read(root_ / "own.toml"); }), HasSubstr("own.toml -> "));
+  write_file(root_ / "a.toml", "[compare]\nbase = \"b.toml\"\n");
+  write_file(root_ / "b.toml", "[compare]\nbase = \"a.toml\"\n");
+  EXPECT_THAT(error_of([&] { CompareRecipe::read(root_ / "a.toml"); }),
+              HasSubstr("lead back to a recipe before them"));
+}
+
 TEST_F(CompareRecipes, ApplyWhatAMixerHasAndTheVariantLast) {
   const auto recipe = CompareRecipe::read(root_ / "compare.toml");
   Recipe prism("prism"), attention("softmax_attention");

@@ -62,6 +62,16 @@ TEST_F(SafetensorsTest, RoundTripOfEveryType) {
   }
 }
 
+TEST_F(SafetensorsTest, APrefixReadsTheTensorsUnderIt) {
+  write_safetensors(path_,
+                    {.tensors = {{"a.x", at::arange(3)}, {"b.x", at::arange(5.0)}, {"b.y", at::ones({2})}},
+                     .metadata = {}});
+  const Safetensors read = read_safetensors(path_, "b.");
+  ASSERT_EQ(read.tensors.size(), 2u);
+  EXPECT_TRUE(at::equal(read.tensors.at("b.x"), at::arange(5.0)));
+  EXPECT_TRUE(at::equal(read.tensors.at("b.y"), at::ones({2})));
+}
+
 TEST_F(SafetensorsTest, SameContentGivesSameBytes) {
   const Safetensors content{.tensors = {{"b", at::ones({3}, at::kByte)}, {"a", at::ones({2})}},
                             .metadata = {}};

@@ -4,6 +4,7 @@
 #include "data_test_util.h"
 #include "prism/core/files.h"
 #include "prism/data/summary.h"
+#include "prism/data/titles.h"
 
 namespace prism {
 namespace {
@@ -121,6 +122,19 @@ TEST(Reader, SelectsRowsByRatingAndEventButIndexesTheWholeFile) {
   log = read_interactions(config, report);
   EXPECT_THAT(ids(log, "u"), ElementsAre("a"));
   EXPECT_THAT(report.text(), Contains(HasSubstr("1 row with other events dropped")));
+}
+
+TEST(Reader, AColumnOfTitlesIsNotDroppedInSilence) {
+  const TempFile file("log.csv", "user_id,item_id,title,timestamp\nu,a,Alien,1\nu,b,Brazil,2\n");
+  ReadReport report;
+  DataConfig config = config_for(file.path());
+  read_interactions(config, report);
+  EXPECT_EQ(report.title, "title");
+  EXPECT_THAT(report.text(), Contains(HasSubstr("--titles " + file.path() + " reads them")));
+  config.titles = file.path();
+  const Interactions log = read_interactions(config, report);
+  EXPECT_THAT(report.text(), ::testing::Not(Contains(HasSubstr("titles"))));
+  EXPECT_EQ(read_titles(config, log.items).of(log.items.find("b")), "Brazil");
 }
 
 TEST(Reader, DatesAndFractions) {

@@ -40,6 +40,12 @@ class MetricCases : public ::testing::Test {
   nlohmann::json all_;
 };
 
+TEST(RankMetrics, ACutOffGivenTwiceCountsOnce) {
+  RankMetrics metrics({5, 1, 5});
+  EXPECT_THAT(metrics.ks(), ::testing::ElementsAre(5, 1));
+  EXPECT_EQ(metrics.means().size(), 2 * 2 + 3U);
+}
+
 TEST_F(MetricCases, EachCase) {
   for (const auto& c : all_["cases"]) {
     SCOPED_TRACE(c["name"].get<std::string>());

@@ -56,8 +56,8 @@ struct Layer {
     return at::exp(-at::exp(own[prefix + "A_log"]) * at::softplus(a + own[prefix + "dt_bias"]));
   }
   /// o [T,H,V] -> y [T,D].
-  Tensor output(const Tensor& o, const Tensor& x, Tensor (*gate)(const Tensor&)) {
-    Tensor y = o * at::rsqrt(o.square().mean(-1, true) + 1e-6) * own["norm_weight"];
+  Tensor output(const Tensor& o, const Tensor& x, Tensor (*gate)(const Tensor&), double eps = 1e-6) {
+    Tensor y = o * at::rsqrt(o.square().mean(-1, true) + eps) * own["norm_weight"];
     if (has("gate_weight")) y = y * gate(at::matmul(x, own["gate_weight"].t())).view(o.sizes());
     return at::matmul(y.flatten(1), own["out_weight"].t());
   }
@@ -110,17 +110,27 @@ TEST(DeltaNet, IsItsEquations) {
 }
 
 /// The decayed state is erased and written once with v: PRISM's recurrence with one write (equivalence 11).
-TEST(GatedDeltaNet, IsItsEquations) {
-  expect_layer(*make<GatedDeltaNet>({}), [](Layer& w, const Tensor& x) {
+void expect_gated_delta_net(const GatedDeltaNetConfig& config) {
+  const double largest_step = config.negative_eigenvalues ? 2 : 1;
+  expect_layer(*make<GatedDeltaNet>(config), [&](Layer& w, const Tensor& x) {
     const Qkv in(w.projected(x));
-    const Tensor b = at::sigmoid(in.gates.narrow(1, 0, H)), a = w.decay(in.gates.narrow(1, H, H)),
-                 k = unit(in.k);
+    const Tensor b = largest_step * at::sigmoid(in.gates.narrow(1, 0, H)),
+                 a = w.decay(in.gates.narrow(1, H, H)), k = unit(in.k);
     const Tensor o = scan(unit(in.q), V, [&](int64_t t, const Tensor& S) {
       const Tensor decayed = per_head(per_head(a[t])) * S;
       return decayed + rank_one(k[t], per_head(b[t]) * (in.v[t] - read(decayed, k[t])));
     });
-    return w.output(o, x, at::silu);
+    return w.output(o, x, at::silu, config.norm_eps);
   });
+}
+
+TEST(GatedDeltaNet, IsItsEquations) {
+  GatedDeltaNetConfig config;
+  expect_gated_delta_net(config);
+  config.negative_eigenvalues = true;
+  expect_gated_delta_net(config);
+  config.norm_eps = 0.1;
+  expect_gated_delta_net(config);
 }
 
 TEST(Efla, IsItsEquations) {

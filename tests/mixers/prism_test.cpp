@@ -38,7 +38,7 @@ std::string usage_message(const PrismConfig& config, int64_t width) {
 
 TEST(Prism, WithoutStepsAndConvOnTheProjectionsIsGatedDeltaNet) {
   const at::NoGradGuard no_gradient;
-  const auto gdn = make<GatedDeltaNet>({.heads = 4, .key_heads = 2, .key_width = 6, .value_width = 10}, 12);
+  const auto gdn = make<GatedDeltaNet>({{.heads = 4, .key_heads = 2, .key_width = 6, .value_width = 10}}, 12);
   const auto prism = make<Prism>({.heads = 4,
                                   .steps = 0,
                                   .key_heads = 2,

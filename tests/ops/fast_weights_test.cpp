@@ -106,6 +106,11 @@ std::vector<Case> cases() {
       {"omega", as_atlas},
       {"omega_without_momentum", [](FastWeightArgs& a) { as_atlas(a), a.rule.momentum.reset(); }},
       {"omega_long_window", [](FastWeightArgs& a) { as_atlas(a), a.rule.window = 7; }, 1, 11, 2},
+      // Far above the sequence: the work is the sequence's.
+      {"titans_mini_batch_above_the_sequence", as_titans, 1, 70, 65'536},
+      {"ttt_mini_batch_above_the_sequence", as_ttt, 2, 70, 65'536},
+      {"omega_window_above_the_sequence", [](FastWeightArgs& a) { as_atlas(a), a.rule.window = 4096; }, 1, 70,
+       65'536},
       {"atlas", [](FastWeightArgs& a) { as_atlas(a), with_muon(a); }},
       {"atlas_mlp", [](FastWeightArgs& a) { as_atlas(a), with_muon(a); }, 2, 6},
       {"moneta",

@@ -27,6 +27,7 @@ std::vector<Case> cases() {
           {"wide", 1, 20, 2, 66, 8},
           {"one_token", 2, 1, 3, 8, 16},
           {"batches_of_one", 2, 7, 2, 6, 1},
+          {"batch_above_the_sequence", 2, 70, 2, 6, 65'536},
           {"batches_of_three", 1, 12, 2, 17, 3},
           {"packed", 1, 39, 2, 8, 4, {7, 0, 1, 16, 0, 15}}};
 }

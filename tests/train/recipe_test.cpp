@@ -6,6 +6,7 @@
 #include "prism/core/error.h"
 #include "prism/core/files.h"
 #include "prism/train/language_model_recipe.h"
+#include "support/error_of.h"
 #include "train/successor_log.h"
 
 namespace prism {
@@ -50,6 +51,13 @@ TEST(Recipe, EveryShippedRecipeIsValid) {
     ++count;
   }
   EXPECT_GE(count, 4);
+}
+
+TEST(Recipe, AComparisonNamesItsCommand) {
+  const auto file = std::filesystem::path(testing::TempDir()) / "prism-comparison.toml";
+  write_file(file, "[compare]\nout = \"runs/x\"\n[train]\nepochs = 2\n");
+  EXPECT_THAT(error_of([&] { Recipe::read(file); }), HasSubstr("is a comparison; prism compare takes it"));
+  EXPECT_THAT(error_of([&] { LanguageModelRecipe::read(file); }), HasSubstr("is a comparison"));
 }
 
 TEST(Recipe, AWrongKeyNamesTheNearestOne) {

@@ -161,6 +161,27 @@ TEST(Trainer, ALossThatIsNoNumberStopsWithAdvice) {
   }
 }
 
+/// Bytes that a step over 16 windows of 8 items keeps, with this mixer's settings.
+int64_t activations(const std::string& mixer, const std::map<std::string, std::string>& settings) {
+  Recipe recipe(mixer);
+  recipe.settings.set_text("train.batch_size", "16", "test");
+  recipe.settings.set_text("model.max_length", "8", "test");
+  for (const auto& [name, value] : settings) recipe.settings.set_text("mixer." + name, value, "test");
+  return estimate_memory(recipe, 1000).activations;
+}
+
+TEST(MemoryEstimate, SeesMiniBatchWindowAndSlotsAsFarAsTheSequenceGoes) {
+  const auto titans = [](const char* size) { return activations("titans", {{"mini_batch", size}}); };
+  constexpr int64_t kMeasured = 20 * int64_t{sizeof(float)};  // of a token, head and token of its mini-batch
+  EXPECT_GE(titans("64") - titans("1"), kMeasured * 63 * (16 * 8) * 2 * 2) << "two heads, two blocks";
+  EXPECT_EQ(titans("64"), titans("65536")) << "the operation does no more than the sequence, or 64 tokens";
+  const auto window = [](const char* size) { return activations("atlas", {{"window", size}}); };
+  EXPECT_LT(window("1"), window("64"));
+  EXPECT_EQ(window("64"), window("4096"));
+  const auto slots = [](const char* count) { return activations("gsa", {{"slots", count}}); };
+  EXPECT_LT(4 * slots("64"), slots("65536"));
+}
+
 TEST(RunFolder, AnExistingRunIsNotOverwritten) {
   Training setup("exists");
   setup.make();

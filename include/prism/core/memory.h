@@ -4,7 +4,8 @@
 namespace prism {
 
 /// Settings of the C allocator for programs with large temporaries: without them half the time of a training
-/// step goes to page faults of freshly mapped memory. Call once when a program starts.
+/// step goes to page faults of freshly mapped memory. Also lets LibTorch throw where memory runs out: in
+/// programs other than Python it would abort. Call once when a program starts.
 void tune_allocator();
 
 /// Bytes that this process may still take without swapping, within the machine's and its control group's

@@ -4,6 +4,7 @@
 #include <filesystem>
 #include <map>
 #include <string>
+#include <string_view>
 
 namespace prism {
 
@@ -14,9 +15,10 @@ struct Safetensors {
   std::map<std::string, std::string> metadata;
 };
 
-/// Reads a whole file into CPU tensors. Every size and offset is checked before memory is taken for it: a
-/// torn or edited file throws Error with the file's name, the tensor and what is wrong.
-Safetensors read_safetensors(const std::filesystem::path& path);
+/// Reads a whole file into CPU tensors, or those of its tensors whose names begin with `prefix`. Every size
+/// and offset is checked before memory is taken for it: a torn or edited file throws Error with the file's
+/// name, the tensor and what is wrong.
+Safetensors read_safetensors(const std::filesystem::path& path, std::string_view prefix = "");
 
 /// Writes the file atomically (see AtomicFile). Tensors may live on any device and have any strides. Throws
 /// Error for a type outside the list above, an undefined tensor or a name that is not UTF-8.

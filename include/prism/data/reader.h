@@ -19,6 +19,7 @@ struct ReadReport {
   bool gzip = false, header = false;
   std::vector<std::string> columns;             ///< all column names of a table; "" for one without a name
   std::string user, item, time, rating, event;  ///< names of the columns used; "" for none
+  std::string title;                            ///< a column of titles, which is not read from a log
 
   int64_t lines = 0;                               ///< all lines of the file
   int64_t blank_lines = 0;                         ///< lines without content, skipped

@@ -27,7 +27,8 @@ kernels::RankCounts count_ranks(std::span<const Real> scores, int64_t target, st
 /// It does not matter how the counts were found. 16 bytes a user.
 class RankMetrics {
  public:
-  explicit RankMetrics(std::vector<int64_t> ks) : ks_(std::move(ks)) {}
+  /// A k that is given again counts once, where it stands first.
+  explicit RankMetrics(const std::vector<int64_t>& ks);
 
   /// `target_seen`: the target is in the user's history and stayed a candidate all the same.
   void add(const kernels::RankCounts& counts, bool target_seen = false);

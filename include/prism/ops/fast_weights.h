@@ -57,7 +57,8 @@ struct FastState {
   std::vector<at::Tensor> weights = {};   ///< A after the last token, one a layer
   std::vector<at::Tensor> momentum = {};  ///< S, as weights
   std::vector<at::Tensor> start = {};     ///< A at the start of the open mini-batch; empty: weights
-  at::Tensor recent_k = {}, recent_v = {}, recent_weight = {};  ///< last window-1 tokens, [N,H,window-1,.]
+  /// Last tokens of the window, [N,H,rows,.]: window-1 rows, or fewer as long as there were fewer tokens.
+  at::Tensor recent_k = {}, recent_v = {}, recent_weight = {};
 };
 
 struct FastWeightArgs {
