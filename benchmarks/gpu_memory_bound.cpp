@@ -26,8 +26,8 @@ void step_row(Bench& bench, int64_t L, at::ScalarType state_type) {
   exact.return_final_state = true;
   const PrismChunkResult expected = prism_chunk(exact);
   const at::Tensor o = step(state);  // changes the state
-  const double error = std::max(relative_error(part(o), first(expected.o)),
-                                relative_error(part(state), expected.final_state));
+  const double error =
+      std::max(relative_error(part(o), first(expected.o)), relative_error(part(state), expected.final_state));
   if (!(error <= 0.005)) {
     ++bench.wrong;
     print_row("| {} | {} | **off by {:.1e}, not timed** | | |\n", c10::toString(state_type), L, error);
