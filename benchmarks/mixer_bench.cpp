@@ -42,7 +42,7 @@ struct Inputs {
   Inputs(const Options& o, at::ScalarType type) {
     at::manual_seed(1);
     const auto leaf = [&](const Tensor& x) { return x.to(type).requires_grad_(); };
-    const at::IntArrayRef heads{o.batch, o.length, o.heads};
+    const std::vector<int64_t> heads = {o.batch, o.length, o.heads};
     const auto wide = [&] { return at::randn({o.batch, o.length, o.heads, o.head_width}); };
     const auto unit = [](const Tensor& x) { return x / x.norm(2, -1, true); };
     q = leaf(unit(wide())), k = leaf(unit(wide())), p = leaf(unit(wide())), v = leaf(wide());
