@@ -1,6 +1,7 @@
 #pragma once
 // Tensors as the kernels take them.
 #include <ATen/core/Tensor.h>
+#include <ATen/ops/empty.h>
 
 #include <cstdint>
 #include <vector>
@@ -72,5 +73,11 @@ inline kernels::View aligned_view_of(const at::Tensor& x, int64_t trailing, at::
                        (trailing == 2 || fits(view.step_stride, x.size(-3)));
   return aligned ? view : view_of(holder = x.clone(at::MemoryFormat::Contiguous), trailing, holder);
 }
+
+/// An uninitialised, contiguous tensor like `x`: where a kernel puts its gradient.
+inline at::Tensor empty_like_input(const at::Tensor& x) { return at::empty(x.sizes(), x.options()); }
+
+/// nullptr for a tensor that stands for none.
+inline void* data_or_null(const at::Tensor& x) { return x.numel() ? x.mutable_data_ptr() : nullptr; }
 
 }  // namespace prism

@@ -55,10 +55,6 @@ Tensor workspace(const ChunkCall& call, int64_t bytes) {
   return at::empty({bytes}, call.q.options().dtype(at::kByte));
 }
 
-void* data_or_null(const Tensor& x) { return x.numel() ? x.mutable_data_ptr() : nullptr; }
-
-Tensor empty_like_input(const Tensor& x) { return at::empty(x.sizes(), x.options()); }
-
 void check_launch(const char* problem) {
   if (problem) fail("prism_chunk: the CUDA kernel failed: {}", problem);
 }

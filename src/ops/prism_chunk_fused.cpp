@@ -50,10 +50,6 @@ Tensor empty_states(const ChunkCall& call, int64_t count, at::ScalarType type) {
   return at::empty({count, call.heads(), call.key_width(), call.value_width()}, call.b.options().dtype(type));
 }
 
-Tensor empty_like_input(const Tensor& x) { return at::empty(x.sizes(), x.options()); }
-
-void* data_or_null(const Tensor& x) { return x.numel() ? x.mutable_data_ptr() : nullptr; }
-
 }  // namespace
 
 int64_t fused_chunk_length(at::ScalarType type, int64_t key_width, int64_t value_width, int64_t steps) {

@@ -36,8 +36,6 @@ struct KernelInputs {
   Tensor held[4];
 };
 
-void* data_or_null(const Tensor& x) { return x.numel() ? x.mutable_data_ptr() : nullptr; }
-
 void check_launch(const char* problem) {
   if (problem) fail("prism_refine: the CUDA kernel failed: {}", problem);
 }

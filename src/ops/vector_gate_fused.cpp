@@ -56,12 +56,9 @@ Tensor empty_states(const GateCall& call, int64_t count, at::ScalarType type) {
   return at::empty({count, call.heads(), call.key_width(), call.value_width()}, call.g.options().dtype(type));
 }
 
-Tensor empty_like_input(const Tensor& x) { return at::empty(x.sizes(), x.options()); }
-Tensor empty_like_input(const std::optional<Tensor>& x, const Tensor& like) {
+Tensor empty_if_given(const std::optional<Tensor>& x, const Tensor& like) {
   return x ? empty_like_input(*x) : nothing(like);
 }
-
-void* data_or_null(const Tensor& x) { return x.numel() ? x.mutable_data_ptr() : nullptr; }
 
 Tensor empty_output(const GateCall& call, at::ScalarType type) {
   return at::empty({call.batch(), call.tokens(), call.heads(), call.output_width()},
@@ -99,10 +96,10 @@ GateGradients vector_gate_fused_backward(const GateCall& call, const Tensor& chu
                                          const std::optional<Tensor>& d_final_state) {
   const KernelCall kernel(call);
   const Tensor dq = empty_like_input(call.q), dk = empty_like_input(call.k), dw = empty_like_input(call.w),
-               dg = empty_like_input(call.g), db = empty_like_input(call.b, call.g),
-               dread = empty_like_input(call.erase_read, call.g),
-               derase = empty_like_input(call.erase_key, call.g),
-               dinitial = empty_like_input(call.initial_state, call.g);
+               dg = empty_like_input(call.g), db = empty_if_given(call.b, call.g),
+               dread = empty_if_given(call.erase_read, call.g),
+               derase = empty_if_given(call.erase_key, call.g),
+               dinitial = empty_if_given(call.initial_state, call.g);
   const Tensor dO =
       d_o ? *d_o
           : at::zeros({call.batch(), call.tokens(), call.heads(), call.output_width()}, call.q.options());
