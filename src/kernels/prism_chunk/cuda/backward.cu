@@ -80,7 +80,6 @@ const char* prism_chunk_backward(const PrismChunkCudaShape& shape, const PrismCh
   p.states = static_cast<const uint8_t*>(chunk_states);
   p.records = memory.records;
   p.d_states = memory.d_states;
-  p.carried = memory.carries[0], p.carry = memory.carries[1];
   p.d_final = static_cast<const float*>(dfinal_state);
   p.d_initial = static_cast<float*>(out.dinitial_state);
   p.dq = out.dq, p.dk = out.dk, p.dw = out.dw;
@@ -90,16 +89,16 @@ const char* prism_chunk_backward(const PrismChunkCudaShape& shape, const PrismCh
   p.key_width = static_cast<int>(shape.key_width), p.value_width = static_cast<int>(shape.value_width);
   p.scale = static_cast<float>(shape.scale);
   const int64_t step = segment_slots(shape);
-  for (p.end = p.schedule.slots(kChunk); p.end > 0; p.end = p.first) {
+  int turn = 0;
+  for (p.end = p.schedule.slots(kChunk); p.end > 0; p.end = p.first, turn ^= 1) {
     p.first = std::max<int64_t>(0, p.end - step);
+    p.carried = memory.carries[turn], p.carry = memory.carries[turn ^ 1];
     const char* error = launch_solve(shape, in, p.first, p.end, memory.records, stream);
     if (!error) error = launch_state_gradients(p, shape.dtype, stream);
     if (!error)
       error = shape.dtype == Scalar::kBFloat16 ? launch_chunk_gradients_bf16(p, stream)
                                                : launch_chunk_gradients_f16(p, stream);
     if (error) return error;
-    float* const read = const_cast<float*>(p.carried);
-    p.carried = p.carry, p.carry = read;
   }
   return nullptr;
 }

@@ -1,9 +1,8 @@
 #pragma once
-// Two warpgroups that prepare a chunk for the one that advances the state, each
-// its part:
-//   scores: P_l = lower(Gam * q k_l^T) and the vectors gam and dec = exp2(G_C -
-//   G) reads:  -Y = -T diag(b gam) E,   w_1 <- w_1 - sum_{l>1} diag(b)
-//   strict(Gam * E k_l^T) w_l
+// Two warpgroups that prepare a chunk for the one that advances the state, each its part.
+//   Scores: P_l = lower(Gam * q k_l^T), and the vectors gam and dec = exp2(G_C - G)
+//
+//   Reads: -Y = -T diag(b gam) E,   w_1 <- w_1 - sum_{l>1} diag(b) strict(Gam * E k_l^T) w_l
 #include "kernels/prism_chunk/cuda/scan_copy.cuh"
 
 namespace prism::kernels::cuda {
@@ -65,10 +64,9 @@ class ScanPrepare {
     }
   }
 
-  /// d times Gam and a factor a row; 0 where a column is not at least
-  /// `distance` before its row. The mask goes into the exponent (exp2(-inf) =
-  /// 0), and d is finite: rows beyond the sequence's end are zeros or reach no
-  /// output.
+  /// d times Gam and a factor a row; 0 where a column is not at least `distance` before its row. The mask
+  /// goes into the exponent (exp2(-inf) = 0), and d is finite: rows beyond the sequence's end are zeros or
+  /// reach no output.
   __device__ void decay(float (&d)[32], int distance, float2 factors) const {
     const float G0 = shared_float(G_ + 4 * row_), G1 = shared_float(G_ + 4 * (row_ + 8));
     const int before = row_ - column_ - distance;
@@ -83,8 +81,7 @@ class ScanPrepare {
     }
   }
 
-  // Products are issued, then awaited: while one's scores are decayed the
-  // tensor cores make the next.
+  // Products are issued, then awaited: while one's scores are decayed the tensor cores make the next.
 
   /// d = rows columns^T, two tiles of 64 tokens.
   __device__ static void issue_gram(float (&d)[32], uint32_t rows, uint32_t columns) {
