@@ -10,7 +10,7 @@ foreach(name c10 c10_cuda torch_cpu)
     INTERFACE_INCLUDE_DIRECTORIES "${TORCH_DIR}/include;${TORCH_DIR}/include/torch/csrc/api/include"
     INTERFACE_SYSTEM_INCLUDE_DIRECTORIES "${TORCH_DIR}/include;${TORCH_DIR}/include/torch/csrc/api/include")
 endforeach()
-# LibTorch bundles fmt, which its include directory puts before any other.
-set_property(TARGET torch::c10 PROPERTY INTERFACE_COMPILE_DEFINITIONS FMT_HEADER_ONLY)
+# LibTorch bundles the headers of fmt, which its include directory puts before any other; src/core/formatting.cpp is
+# the library.
 set_property(TARGET torch::torch_cpu PROPERTY INTERFACE_LINK_LIBRARIES torch::c10)
 set(CMAKE_BUILD_RPATH "$ORIGIN;${TORCH_DIR}/lib")  # $ORIGIN: libprism.so opens libprism_cuda.so beside it
