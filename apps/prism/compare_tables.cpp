@@ -70,7 +70,10 @@ Table grid(CompareTask task, const std::vector<SummaryRow>& rows) {
     for (const SummaryRow& row : rows) {
       if (row.model.item != item) continue;
       if (std::isnan(chance)) chance = row.mean("chance");
-      cells.push_back(probe ? with_deviation(row, "accuracy") : rounded(row.mean("train_tokens_per_second")));
+      if (probe)
+        cells.push_back(with_deviation(row, "accuracy"));
+      else
+        cells.push_back(rounded(row.mean("train_tokens_per_second")));
     }
     if (probe) cells.insert(cells.begin() + 1, chance);
     table.add(std::move(cells));
@@ -134,7 +137,10 @@ Table cell_table(const Plan& plan, const CompareFolder& folder) {
     for (const std::string& name : names) {
       const auto found = std::find_if(all[i]->begin(), all[i]->end(),
                                       [&](const auto& figure) { return figure.first == name; });
-      cells.push_back(found == all[i]->end() ? Cell() : Cell(found->second));
+      if (found == all[i]->end())
+        cells.emplace_back();
+      else
+        cells.emplace_back(found->second);
     }
     table.add(std::move(cells));
   }

@@ -38,7 +38,7 @@ void add(LanguageModel& model, const TokenDataset& dataset, std::span<const Scor
   std::vector<TokenWindow> windows;
   for (const ScoredWindow& window : scored) windows.push_back(window.window);
   const TokenBatch batch = make_token_batch(dataset, windows, device_of(model));
-  const at::Tensor h = model.forward(batch.tokens, batch.packing).squeeze(0);
+  const at::Tensor h = model.forward(batch.tokens, batch.packing).flatten(0, 1);
   std::vector<at::Tensor> rows, targets;
   int64_t end = 0;
   for (const ScoredWindow& window : scored) {

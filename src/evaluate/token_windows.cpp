@@ -2,6 +2,8 @@
 
 #include <ATen/ops/empty.h>
 
+#include <algorithm>
+
 #include "prism/core/error.h"
 #include "prism/core/text.h"
 
@@ -26,7 +28,11 @@ TokenBatch make_token_batch(const TokenDataset& dataset, std::span<const TokenWi
     }
     lengths.push_back(window.first + window.count - begin);
   }
-  return {.tokens = tokens.to(device), .targets = targets.to(device), .packing = Packing::packed(lengths)};
+  const bool rows = lengths.size() == windows.size() && !lengths.empty() &&
+                    std::all_of(lengths.begin(), lengths.end(), [&](int64_t n) { return n == lengths[0]; });
+  return {.tokens = (rows ? tokens.view({-1, lengths[0]}) : tokens).to(device),
+          .targets = targets.to(device),
+          .packing = rows ? Packing::rows() : Packing::packed(lengths)};
 }
 
 TokenWindows::TokenWindows(const TokenDataset& dataset, int64_t begin, int64_t end, int64_t length)

@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -12,6 +13,7 @@
 
 #include "prism/core/error.h"
 #include "prism/kernels/item_loss.h"
+#include "softmax_loss_cuda.h"
 
 namespace prism {
 namespace {
@@ -20,9 +22,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 /// A loss and its gradients, made together; rows of h and items as seen.
-struct LossAndGradients {
-  at::Tensor loss, d_h, d_items;
-};
+using LossAndGradients = SoftmaxLossGradients;
 
 /// Positions whose scores fit in a few MiB, the CPU's caches; a GPU wants few large launches: 256 MiB.
 int64_t block_of(int64_t scores_a_position, const at::Tensor& like) {
@@ -33,6 +33,12 @@ int64_t block_of(int64_t scores_a_position, const at::Tensor& like) {
 at::Tensor wide(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
 
 bool has_kernels(const at::Tensor& h) { return h.is_cpu() && h.scalar_type() == at::kFloat; }
+
+/// What the matrix products of a GPU take: autocast's type, else h's own.
+at::ScalarType product_type(const at::Tensor& h) {
+  const bool casts = h.is_cuda() && at::autocast::is_autocast_enabled(at::kCUDA);
+  return casts ? at::autocast::get_autocast_dtype(at::kCUDA) : h.scalar_type();
+}
 
 /// d[targets] += scale rows, in order.
 void add_rows(at::Tensor& d_items, const at::Tensor& targets, const at::Tensor& rows, double scale) {
@@ -46,21 +52,22 @@ void add_rows(at::Tensor& d_items, const at::Tensor& targets, const at::Tensor& 
                               factor.const_data_ptr<float>(), d_items.mutable_data_ptr<float>());
 }
 
-/// Scores of a block become exp(score - max); returns 1 / their sums [n,1] and the sum of the losses.
-std::pair<at::Tensor, double> softmax_in_place(at::Tensor& scores, const at::Tensor& targets) {
+/// Scores of a block become exp(score - max); returns 1 / their sums [n,1] and the sum of the losses, a
+/// double.
+std::pair<at::Tensor, at::Tensor> softmax_in_place(at::Tensor& scores, const at::Tensor& targets) {
   const int64_t rows = scores.size(0);
   if (!has_kernels(scores)) {
     const at::Tensor most = scores.amax(1, true), of_target = scores.gather(1, targets.unsqueeze(1));
     scores.sub_(most).exp_();
     const at::Tensor sums = scores.sum(1, true);
-    return {sums.reciprocal(), (sums.log() + most - of_target).sum().item<double>()};
+    return {sums.reciprocal(), (sums.log() + most - of_target).sum(at::kDouble)};
   }
   at::Tensor inverse_sums = at::empty({rows, 1}, scores.options());
   std::vector<double> losses(rows);
   kernels::softmax_rows(scores.mutable_data_ptr<float>(), rows, scores.size(1),
                         targets.const_data_ptr<int64_t>(), inverse_sums.mutable_data_ptr<float>(),
                         losses.data());
-  return {inverse_sums, std::accumulate(losses.begin(), losses.end(), 0.0)};
+  return {inverse_sums, at::full({}, std::accumulate(losses.begin(), losses.end(), 0.0), at::kDouble)};
 }
 
 /// With e = exp(scores - max) and z = 1 / sum e:  d_h = (e V) z - V[targets],  d_V = e^T (z h) - h at the
@@ -70,7 +77,7 @@ LossAndGradients full_softmax(const at::Tensor& h, const at::Tensor& items, cons
   const double scale = 1.0 / static_cast<double>(positions);
   LossAndGradients out{{}, at::empty_like(h), at::zeros_like(items)};
   const at::Tensor items_t = items.t(), buffer = at::empty({block, items.size(0)}, h.options());
-  double loss = 0;
+  at::Tensor loss = at::zeros({}, h.options().dtype(at::kDouble));
   for (int64_t first = 0; first < positions; first += block) {
     const int64_t count = std::min(block, positions - first);
     const at::Tensor h_block = h.narrow(0, first, count);
@@ -85,7 +92,7 @@ LossAndGradients full_softmax(const at::Tensor& h, const at::Tensor& items, cons
   }
   out.d_h.sub_(items.index_select(0, targets), scale);
   add_rows(out.d_items, targets, h, -scale);
-  out.loss = at::full({}, loss * scale, h.options());
+  out.loss = loss.mul_(scale).to(h.scalar_type());
   return out;
 }
 
@@ -177,12 +184,15 @@ void check_inputs(const at::Tensor& h, const at::Tensor& items, const at::Tensor
 
 at::Tensor full_softmax_loss(const at::Tensor& h, const at::Tensor& items, const at::Tensor& targets) {
   check_inputs(h, items, targets, "full_softmax_loss");
+  const at::ScalarType type = product_type(h);
   LossAndGradients made;
   {
     const at::NoGradGuard no_gradient;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    made =
-        full_softmax(wide(h.detach()).contiguous(), wide(items.detach()).contiguous(), targets.contiguous());
+    made = has_cuda_softmax_loss(h)
+               ? softmax_loss_cuda(h.detach(), items.detach(), targets.contiguous(), type)
+               : full_softmax(wide(h.detach()).contiguous(), wide(items.detach()).contiguous(),
+                              targets.contiguous());
   }
   return PrecomputedGradients::apply(h, items, made);
 }

@@ -35,7 +35,8 @@ void LanguageModelTask::open_round(int64_t round) {
   opened_ = round * recipe_.train.validate_every * recipe_.train.batch_size;
 }
 
-TaskLoss LanguageModelTask::loss(const StepPart& part) {
+/// On the host.
+TokenBatch LanguageModelTask::batch_of(const StepPart& part) const {
   std::vector<TokenWindow> chosen;
   const int64_t size = windows_.size();
   for (int64_t i = 0; i < part.count; ++i) {
@@ -44,9 +45,38 @@ TaskLoss LanguageModelTask::loss(const StepPart& part) {
                             static_cast<uint64_t>(sequence / size));
     chosen.push_back(windows_.at(static_cast<int64_t>(order(static_cast<uint64_t>(sequence % size)))));
   }
-  const TokenBatch batch = make_token_batch(*split_.train, chosen, device_);
+  return make_token_batch(*split_.train, chosen, c10::kCPU);
+}
+
+/// Puts a batch on the device; true: where the one before it was.
+bool LanguageModelTask::place(const TokenBatch& batch, size_t index) {
+  TokenBatch& fixed = fixed_[index];
+  const bool placed =
+      !batch.packing.is_packed() && fixed.tokens.defined() && fixed.tokens.sizes() == batch.tokens.sizes();
+  if (placed) {
+    fixed.tokens.copy_(batch.tokens.pin_memory(), /*non_blocking=*/true);
+    fixed.targets.copy_(batch.targets.pin_memory(), /*non_blocking=*/true);
+    staged_[index] = fixed;
+    return true;
+  }
+  staged_[index] = {batch.tokens.to(device_), batch.targets.to(device_), batch.packing};
+  if (!batch.packing.is_packed() && !fixed.tokens.defined() && device_.is_cuda()) fixed = staged_[index];
+  return false;
+}
+
+bool LanguageModelTask::stage(std::span<const StepPart> parts) {
+  staged_.resize(parts.size());
+  fixed_.resize(parts.size());
+  bool repeats = recipe_.model.model.dropout == 0;  // masks differ from step to step
+  for (size_t i = 0; i < parts.size(); ++i)
+    if (!place(batch_of(parts[i]), i)) repeats = false;
+  return repeats;
+}
+
+TaskLoss LanguageModelTask::loss(const StepPart& part) {
+  const TokenBatch& batch = staged_.at(static_cast<size_t>(part.index));
   model_->set_dropout_step(part.step, part.position);
-  const at::Tensor h = model_->forward(batch.tokens, batch.packing).squeeze(0);
+  const at::Tensor h = model_->forward(batch.tokens, batch.packing).flatten(0, 1);
   return {.mean = full_softmax_loss(h, model_->embedding(), batch.targets),
           .auxiliary = model_->auxiliary_loss()};
 }

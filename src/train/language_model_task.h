@@ -38,6 +38,7 @@ class LanguageModelTask final : public TrainTask {
   int64_t units(int64_t round) const override;
   void open_round(int64_t round) override;
   int64_t positions(int64_t, int64_t count) const override { return count * windows_.length(); }
+  bool stage(std::span<const StepPart> parts) override;
   TaskLoss loss(const StepPart& part) override;
   bool validates_after(int64_t) const override { return true; }
   MetricMap validate() override;
@@ -52,6 +53,9 @@ class LanguageModelTask final : public TrainTask {
   int64_t sequences() const { return windows_.size(); }
 
  private:
+  TokenBatch batch_of(const StepPart& part) const;
+  bool place(const TokenBatch& batch, size_t index);
+
   const LanguageModelRecipe& recipe_;
   TokenSplit split_;
   std::string tokenizer_;  // its fingerprint
@@ -59,7 +63,9 @@ class LanguageModelTask final : public TrainTask {
   std::shared_ptr<LanguageModel> model_;
   c10::Device device_;
   TokenWindows windows_;
-  int64_t opened_ = 0;  // first sequence of the round, of the whole training
+  int64_t opened_ = 0;              // first sequence of the round, of the whole training
+  std::vector<TokenBatch> staged_;  // the parts of the step, on the device
+  std::vector<TokenBatch> fixed_;   // those without a border inside a window: always the same tensors
 };
 
 }  // namespace prism

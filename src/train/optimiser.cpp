@@ -1,9 +1,10 @@
 #include "prism/train/optimiser.h"
 
 #include <ATen/ops/_foreach_mul.h>
+#include <ATen/ops/_foreach_norm.h>
 #include <ATen/ops/_fused_adamw.h>
 #include <ATen/ops/clamp.h>
-#include <ATen/ops/full.h>
+#include <ATen/ops/empty.h>
 #include <ATen/ops/linalg_vector_norm.h>
 #include <ATen/ops/reciprocal.h>
 #include <ATen/ops/stack.h>
@@ -27,12 +28,11 @@ bool decays(const std::string& name, const at::Tensor& parameter) {
 
 at::Tensor clip_gradients(const NamedTensors& parameters, double max_norm) {
   const c10::NoGradGuard no_grad;
-  std::vector<at::Tensor> gradients, norms;
+  std::vector<at::Tensor> gradients;
   for (const auto& [name, parameter] : parameters)
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
   if (gradients.empty()) return at::zeros({});
-  for (const at::Tensor& gradient : gradients) norms.push_back(at::linalg_vector_norm(gradient));
-  const at::Tensor norm = at::linalg_vector_norm(at::stack(norms));
+  const at::Tensor norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients)));
   if (max_norm > 0) {
     const at::Tensor factor = at::clamp(at::reciprocal(norm.add(1e-6)).mul(max_norm), std::nullopt, 1.0);
     at::_foreach_mul_(gradients, factor);
@@ -46,12 +46,23 @@ AdamW::AdamW(NamedTensors parameters, Options options)
     first_.push_back(at::zeros_like(parameter));
     second_.push_back(at::zeros_like(parameter));
   }
+  if (parameters_.empty()) return;
+  const at::TensorOptions scalar = parameters_[0].second.options().requires_grad(false);
+  step_ = at::empty({}, scalar);
+  rate_ = at::empty(
+      {}, scalar.dtype(scalar.device().is_cpu() ? at::kDouble : at::kFloat));  // as the kernels read it
 }
 
-void AdamW::step(double learning_rate, const at::Tensor& skip) {
+void AdamW::begin_step(double learning_rate) {
+  ++steps_;
+  if (parameters_.empty()) return;
+  step_.fill_(static_cast<double>(steps_));
+  rate_.fill_(learning_rate);
+}
+
+void AdamW::update(const at::Tensor& skip) {
   const c10::NoGradGuard no_grad;
   if (parameters_.empty()) return;
-  const at::Tensor step = at::full({}, static_cast<double>(++steps_), parameters_[0].second.options());
   std::optional<at::Tensor> found_infinite;
   if (skip.defined()) found_infinite = skip.to(at::kFloat);
   Group groups[2];
@@ -63,14 +74,14 @@ void AdamW::step(double learning_rate, const at::Tensor& skip) {
     group.gradients.push_back(parameter.grad());
     group.first.push_back(first_[i]);
     group.second.push_back(second_[i]);
-    group.steps.push_back(step);
+    group.steps.push_back(step_);
   }
   for (const bool decayed : {false, true}) {
     Group& group = groups[decayed];
     if (group.parameters.empty()) continue;
-    at::_fused_adamw_(group.parameters, group.gradients, group.first, group.second, {}, group.steps,
-                      learning_rate, options_.beta1, options_.beta2, decayed ? options_.weight_decay : 0.0,
-                      options_.epsilon, /*amsgrad=*/false,
+    at::_fused_adamw_(group.parameters, group.gradients, group.first, group.second, {}, group.steps, rate_,
+                      options_.beta1, options_.beta2, decayed ? options_.weight_decay : 0.0, options_.epsilon,
+                      /*amsgrad=*/false,
                       /*maximize=*/false, /*grad_scale=*/std::nullopt, found_infinite);
   }
 }

@@ -11,8 +11,8 @@ bool StepFigures::is_finite() const { return std::isfinite(loss) && std::isfinit
 
 void PendingFigures::add(const StepFigures& known, const at::Tensor& loss, const at::Tensor& norm) {
   figures_.push_back(known);
-  values_.push_back(loss.to(at::kDouble));
-  values_.push_back(norm.to(loss.device(), at::kDouble));
+  values_.push_back(loss.to(at::kDouble, /*non_blocking=*/false, /*copy=*/true));
+  values_.push_back(norm.to(loss.device(), at::kDouble, /*non_blocking=*/false, /*copy=*/true));
 }
 
 std::vector<StepFigures> PendingFigures::take() {

@@ -19,7 +19,7 @@ struct StepFigures {
 /// GPU that has to answer after every step idles in between.
 class PendingFigures {
  public:
-  /// loss and norm are scalars on one device.
+  /// loss and norm are scalars on one device; the next step may write over them.
   void add(const StepFigures& known, const at::Tensor& loss, const at::Tensor& norm);
   /// All of them in the order of the steps; waits for the device.
   std::vector<StepFigures> take();

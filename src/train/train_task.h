@@ -3,6 +3,7 @@
 #include <torch/nn/module.h>
 
 #include <cstdint>
+#include <span>
 #include <string>
 
 #include "prism/train/checkpoint.h"
@@ -16,7 +17,8 @@ struct StepPart {
   int64_t first = 0, count = 0;  ///< units of the open round
   int64_t step = 0;              ///< of the optimiser, the first being 0
   int64_t position =
-      0;  ///< place of the first position among those of the whole step; random numbers follow it
+      0;              ///< place of the first position among those of the whole step; random numbers follow it
+  int64_t index = 0;  ///< among the parts of the step that this process takes
 };
 
 /// The loss of one forward pass.
@@ -39,6 +41,10 @@ class TrainTask {
   virtual void open_round(int64_t round) = 0;
   /// Positions with a target in units [first, first + count).
   virtual int64_t positions(int64_t first, int64_t count) const = 0;
+  /// Fetches the data of all parts that this process takes of a step, before their losses. true: loss() of
+  /// them enqueues on a GPU what it did at the last step for which this was true, on the same addresses, so
+  /// the step may be recorded and replayed.
+  virtual bool stage(std::span<const StepPart> /*parts*/) { return false; }
   /// Forward pass over a part of a step. Its random numbers depend neither on how the step is cut into parts
   /// nor on the process.
   virtual TaskLoss loss(const StepPart& part) = 0;

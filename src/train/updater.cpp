@@ -10,7 +10,9 @@
 #include "distributed/gradient_buckets.h"
 #include "prism/core/out_of_memory.h"
 #include "prism/core/text.h"
+#include "prism/ops/cuda_kernels.h"
 #include "train/autocast.h"
+#include "train/recorded_step.h"
 
 namespace prism {
 namespace {
@@ -30,6 +32,8 @@ Updater::Updater(TrainTask& task, UpdateOptions options, c10::Device device, Ran
       device_(device),
       ranks_(ranks),
       optimiser_(trainable(task.model()), options_.optimiser) {
+  if (device.is_cuda() && options_.record && !ranks_ && cuda_kernels())
+    recorded_ = std::make_unique<RecordedStep>(device);
   if (!ranks_) return;
   std::vector<at::Tensor> parameters;
   for (const auto& [name, parameter] : optimiser_.parameters()) parameters.push_back(parameter);
@@ -47,13 +51,26 @@ void Updater::step(int64_t first, int64_t count, int64_t step) {
 }
 
 void Updater::update(int64_t first, int64_t count, int64_t step) {
-  const at::Tensor loss = backward(first, count, step);
-  const at::Tensor norm = clip_gradients(optimiser_.parameters(), options_.clip_norm);
+  const std::vector<StepPart> parts = own_parts(first, count, step);
+  const int64_t positions = task_.positions(first, count);
   const double rate = options_.rate(step);
-  optimiser_.step(rate, at::isfinite(norm + loss).logical_not());
+  const bool repeats = task_.stage(parts);
+  optimiser_.begin_step(rate);
+  const auto work = [&] { run_step(parts, positions); };
+  if (recorded_)
+    recorded_->run(repeats, work);
+  else
+    work();
+  pending_.add({.step = step + 1, .positions = positions, .learning_rate = rate}, loss_, norm_);
+}
+
+/// All that a step does on the device.
+void Updater::run_step(const std::vector<StepPart>& parts, int64_t positions) {
   optimiser_.zero_grad();
-  pending_.add({.step = step + 1, .positions = task_.positions(first, count), .learning_rate = rate}, loss,
-               norm);
+  loss_ = backward(parts, positions);
+  norm_ = clip_gradients(optimiser_.parameters(), options_.clip_norm);
+  optimiser_.update(at::isfinite(norm_ + loss_).logical_not());
+  optimiser_.zero_grad();
 }
 
 /// The micro-batches of this rank. A step is cut into a multiple of the ranks, each taking as many in turn;
@@ -65,15 +82,16 @@ std::vector<StepPart> Updater::own_parts(int64_t first, int64_t count, int64_t s
   std::vector<StepPart> own;
   for (int64_t part = each * rank; part < each * (rank + 1); ++part) {
     const int64_t begin = begin_of(part), size = begin_of(part + 1) - begin;
-    if (size > 0) own.push_back({first + begin, size, step, task_.positions(first, begin)});
+    if (size > 0)
+      own.push_back(
+          {first + begin, size, step, task_.positions(first, begin), static_cast<int64_t>(own.size())});
   }
   return own;
 }
 
 /// The mean loss over all positions of the step, of all ranks; every micro-batch counts by its positions.
-at::Tensor Updater::backward(int64_t first, int64_t count, int64_t step) {
-  const auto total = static_cast<double>(task_.positions(first, count));
-  const std::vector<StepPart> parts = own_parts(first, count, step);
+at::Tensor Updater::backward(const std::vector<StepPart>& parts, int64_t positions) {
+  const auto total = static_cast<double>(positions);
   at::Tensor loss;
   for (const StepPart& part : parts) {
     if (buckets_ && &part == &parts.back()) buckets_->arm();

@@ -15,6 +15,7 @@
 namespace prism {
 
 class GradientBuckets;
+class RecordedStep;
 
 /// How the weights are updated.
 struct UpdateOptions {
@@ -22,6 +23,7 @@ struct UpdateOptions {
   double clip_norm = 1;       ///< 0 leaves gradients alone
   int64_t micro_batches = 1;  ///< forward passes that share an update
   Precision precision = Precision::kFp32;
+  bool record = true;  ///< on a GPU: steps that repeat are recorded once and replayed
   std::function<double(int64_t step)> rate = {};  ///< learning rate of a step, the first being 0
 };
 
@@ -46,7 +48,8 @@ class Updater {
  private:
   void update(int64_t first, int64_t count, int64_t step);
   std::vector<StepPart> own_parts(int64_t first, int64_t count, int64_t step) const;
-  at::Tensor backward(int64_t first, int64_t count, int64_t step);
+  void run_step(const std::vector<StepPart>& parts, int64_t positions);
+  at::Tensor backward(const std::vector<StepPart>& parts, int64_t positions);
   at::Tensor backward_of_part(const StepPart& part, double share);
 
   TrainTask& task_;
@@ -55,6 +58,8 @@ class Updater {
   Ranks* ranks_;
   AdamW optimiser_;
   std::unique_ptr<GradientBuckets> buckets_;  // of several ranks
+  std::unique_ptr<RecordedStep> recorded_;    // of a GPU
+  at::Tensor loss_, norm_;                    // of the last step
   PendingFigures pending_;
 };
 

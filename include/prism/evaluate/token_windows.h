@@ -18,9 +18,9 @@ struct TokenWindow {
 
 /// Windows one after the other, as a language model reads them.
 struct TokenBatch {
-  at::Tensor tokens;   ///< int64 [1,N]
-  at::Tensor targets;  ///< int64 [N]
-  Packing packing;     ///< packed: a window starts anew at its beginning and at every document in it
+  at::Tensor tokens;   ///< int64 [1,N]; [B,T] for B windows of T without a document's border inside
+  at::Tensor targets;  ///< int64 [N], N = B T
+  Packing packing;     ///< a window starts anew at its beginning and at every document in it
 };
 
 /// Every window and the token behind it must lie in the dataset.

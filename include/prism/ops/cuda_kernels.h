@@ -4,11 +4,15 @@
 #include "prism/kernels/prism_chunk_cuda.h"
 #include "prism/kernels/prism_refine_cuda.h"
 #include "prism/kernels/prism_step_cuda.h"
+#include "prism/kernels/softmax_loss_cuda.h"
+#include "prism/ops/device_graph.h"
 
 namespace prism {
 
 struct CudaKernels {
   CUstream_st* (*current_stream)() = nullptr;
+  decltype(&record_device_graph) record_graph = nullptr;
+  decltype(&kernels::cuda::softmax_loss) softmax_loss = nullptr;
   decltype(&kernels::cuda::prism_refine_forward) refine_forward = nullptr;
   decltype(&kernels::cuda::prism_refine_backward) refine_backward = nullptr;
   decltype(&kernels::cuda::prism_step) step = nullptr;

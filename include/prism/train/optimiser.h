@@ -26,7 +26,14 @@ class AdamW {
 
   /// One update from the parameters' gradients; parameters without a gradient stay. Where `skip`, a bool
   /// scalar on their device, is true, it counts as a step and changes nothing; undefined: never.
-  void step(double learning_rate, const at::Tensor& skip = {});
+  void step(double learning_rate, const at::Tensor& skip = {}) {
+    begin_step(learning_rate);
+    update(skip);
+  }
+  /// The two halves of a step: its count and rate go to the device, then comes the work there, which is the
+  /// same for every step and can be recorded.
+  void begin_step(double learning_rate);
+  void update(const at::Tensor& skip);
   /// Drops all gradients.
   void zero_grad();
 
@@ -43,6 +50,7 @@ class AdamW {
   std::vector<at::Tensor> first_, second_;
   Options options_;
   int64_t steps_ = 0;
+  at::Tensor step_, rate_;  // scalars on the parameters' device
 };
 
 }  // namespace prism

@@ -1,6 +1,7 @@
 // libprism_cuda.so: loading it makes the CUDA kernels known to libprism.so.
 #include <c10/cuda/CUDAStream.h>
 
+#include "cuda_graph.h"
 #include "prism/ops/cuda_kernels.h"
 
 namespace prism {
@@ -8,6 +9,8 @@ namespace {
 
 [[maybe_unused]] const bool kRegistered = [] {
   set_cuda_kernels({.current_stream = [] { return c10::cuda::getCurrentCUDAStream().stream(); },
+                    .record_graph = record_cuda_graph,
+                    .softmax_loss = kernels::cuda::softmax_loss,
                     .refine_forward = kernels::cuda::prism_refine_forward,
                     .refine_backward = kernels::cuda::prism_refine_backward,
                     .step = kernels::cuda::prism_step,

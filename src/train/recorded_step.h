@@ -1,0 +1,40 @@
+#pragma once
+#include <c10/core/Device.h>
+#include <c10/core/Stream.h>
+
+#include <cstdint>
+#include <functional>
+#include <memory>
+#include <optional>
+
+#include "prism/ops/device_graph.h"
+
+namespace prism {
+
+/// The steps of a training on a GPU. A step that repeats the one before on other values is recorded as a
+/// graph after a few runs, which then is replayed: some thousand launches cost the host as much as one. A
+/// step that cannot be recorded runs as it is, and the log says so once.
+class RecordedStep {
+ public:
+  explicit RecordedStep(c10::Device device) : device_(device) {}
+  /// The stream that was current before is current again.
+  ~RecordedStep();
+  RecordedStep(const RecordedStep&) = delete;
+  RecordedStep& operator=(const RecordedStep&) = delete;
+
+  /// Runs `work`. `repeats`: it does what it did at the last call with repeats, on the same addresses. Where
+  /// recording fails `work` is called anew; it must not mind what the abandoned call left.
+  void run(bool repeats, const std::function<void()>& work);
+
+ private:
+  void leave_default_stream();
+  bool record(const std::function<void()>& work);
+
+  c10::Device device_;
+  std::optional<c10::Stream> before_;
+  std::unique_ptr<DeviceGraph> graph_;
+  int64_t runs_ = 0;
+  bool refused_ = false;
+};
+
+}  // namespace prism
