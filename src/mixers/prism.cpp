@@ -125,8 +125,8 @@ at::Tensor Prism::mix(const at::Tensor& x_BTD, const Packing& packing, MixerStat
   };
   const Token t = token(x_BTD, convolve);
   PrismChunkArgs args{.q = t.q, .k = t.k, .w = t.w, .b = t.b, .g = t.g};
-  if (packing.is_packed()) args.cu_seqlens = packing.cu_seqlens();
   if (state) args.initial_state = state->tensors.at("S");
+  args.cu_seqlens = prism_chunk_offsets(args, packing);
   args.return_final_state = state != nullptr;
   const PrismChunkResult result = prism_chunk(args);  // eq. 18
   if (state) state->tensors["S"] = result.final_state;

@@ -45,8 +45,8 @@ at::Tensor TokenStream::recur(PrismChunkArgs args) const {
   if (single_)
     return prism_step(args.q, args.k, args.w, args.b, args.g, state_->tensors.at("S"), args.erase_read,
                       args.scale);
-  if (packing_.is_packed()) args.cu_seqlens = packing_.cu_seqlens();
   args.initial_state = state("S");
+  args.cu_seqlens = prism_chunk_offsets(args, packing_);
   args.return_final_state = state_ != nullptr;
   const PrismChunkResult result = prism_chunk(args);
   set_state("S", result.final_state);

@@ -77,16 +77,23 @@ struct Resolved {
   OptionalTensor offsets;  ///< where the implementation reads them
 };
 
+/// "cuda", "fused", "composed" or "reference" for what a caller asked.
+string_view serving_implementation(const Tensor& q, const Tensor& k, const Tensor& w, bool erase_read,
+                                   int64_t chunk, string_view asked, bool gradients) {
+  std::optional<string_view> fused = fused_kernel(q, k, w, erase_read, gradients);
+  if (fused == "cuda" && chunk != 0 && chunk != kernels::cuda::kChunkTokens) fused.reset();
+  const string_view chosen = chosen_implementation(
+      "prism_chunk", asked, fused.has_value(), q,
+      fmt::format("{} on {}", c10::toString(q.scalar_type()), c10::DeviceTypeName(q.device().type(), true)));
+  return chosen == "fused" ? *fused : chosen;
+}
+
 Resolved resolve(const Tensor& q, const Tensor& k, const Tensor& w, const OptionalTensor& erase_read,
                  const OptionalTensor& cu_seqlens, std::optional<double> scale, int64_t chunk,
                  string_view implementation, bool gradients) {
   check(chunk >= 0, "prism_chunk: chunk is {}, expected 0 (chosen) or the number of tokens", chunk);
-  std::optional<string_view> fused = fused_kernel(q, k, w, present(erase_read), gradients);
-  if (fused == "cuda" && chunk != 0 && chunk != kernels::cuda::kChunkTokens) fused.reset();
-  string_view chosen = chosen_implementation(
-      "prism_chunk", implementation, fused.has_value(), q,
-      fmt::format("{} on {}", c10::toString(q.scalar_type()), c10::DeviceTypeName(q.device().type(), true)));
-  if (chosen == "fused") chosen = *fused;
+  const string_view chosen =
+      serving_implementation(q, k, w, present(erase_read), chunk, implementation, gradients);
   const OptionalTensor offsets = chosen == "cuda" ? or_nothing(cu_seqlens) : offsets_on_host(cu_seqlens);
   return {scale ? *scale : 1.0 / std::sqrt(double(width_of(q, -1))),
           chunk ? chunk : chosen_chunk(chosen, q, k, w, offsets), chosen, offsets};
@@ -321,6 +328,16 @@ PrismChunkResult prism_chunk(const PrismChunkArgs& args) {
       args.cu_seqlens, args.scale, args.return_final_state, args.chunk,
       implementation_name(args.implementation));
   return {o, undefined_unless(args.return_final_state, final_state)};
+}
+
+OptionalTensor prism_chunk_offsets(const PrismChunkArgs& args, const Packing& packing) {
+  if (!packing.is_packed()) return std::nullopt;
+  const bool gradients =
+      records_gradients(args.q, args.k, args.w, args.b, args.g, args.erase_read, args.initial_state);
+  const bool on_device =
+      serving_implementation(args.q, args.k, args.w, present(args.erase_read), args.chunk,
+                             implementation_name(args.implementation), gradients) == "cuda";
+  return packing.cu_seqlens_on(on_device ? args.q.device() : c10::Device(c10::kCPU));
 }
 
 }  // namespace prism

@@ -47,7 +47,7 @@ tests() {
 # Small cases that reach every kernel.
 sanitizer() {
   local tool=$1 program
-  local small='CudaStep.EmptyCalls:CudaStep.StridedInputs*:CudaRefine.Strides*:CudaRefine.RowsOnOdd*:CudaReports.OffsetsOnTheDevice*:CudaReports.PackedSequences*'
+  local small='CudaStep.EmptyCalls:CudaStep.StridedInputs*:CudaRefine.Strides*:CudaRefine.RowsOnOdd*:CudaShortConv.EmptyCalls:CudaShortConv.OddAddresses*:CudaShortConv.ASequence*:CudaReports.OffsetsOnTheDevice*:CudaReports.PackedSequences*'
   program=$(command -v compute-sanitizer || echo /usr/local/cuda/bin/compute-sanitizer)
   PYTORCH_NO_CUDA_MEMORY_CACHING=1 "$program" --tool "$tool" --error-exitcode 9 ./test_cuda --gtest_filter="$small"
 }

@@ -4,6 +4,7 @@
 #include "prism/kernels/prism_chunk_cuda.h"
 #include "prism/kernels/prism_refine_cuda.h"
 #include "prism/kernels/prism_step_cuda.h"
+#include "prism/kernels/short_conv_cuda.h"
 #include "prism/kernels/softmax_loss_cuda.h"
 #include "prism/ops/device_graph.h"
 
@@ -21,6 +22,11 @@ struct CudaKernels {
   decltype(&kernels::cuda::prism_chunk_forward) chunk_forward = nullptr;
   decltype(&kernels::cuda::prism_chunk_backward_workspace) chunk_backward_workspace = nullptr;
   decltype(&kernels::cuda::prism_chunk_backward) chunk_backward = nullptr;
+  decltype(&kernels::cuda::short_conv_forward) short_conv_forward = nullptr;
+  decltype(&kernels::cuda::short_conv_backward_workspace) short_conv_backward_workspace = nullptr;
+  decltype(&kernels::cuda::short_conv_backward) short_conv_backward = nullptr;
+  decltype(&kernels::cuda::short_conv_history) short_conv_history = nullptr;
+  decltype(&kernels::cuda::short_conv_step) short_conv_step = nullptr;
 };
 
 /// Called once by libprism_cuda.so.

@@ -4,6 +4,7 @@
 #include <optional>
 
 #include "prism/ops/implementation.h"
+#include "prism/ops/packing.h"
 
 namespace prism {
 
@@ -34,6 +35,11 @@ struct PrismChunkResult {
 /// and exact. Differentiable once in every tensor but cu_seqlens. Throws Error naming the tensor that does
 /// not fit.
 PrismChunkResult prism_chunk(const PrismChunkArgs& args);
+
+/// The offsets of `packing` for args.cu_seqlens where the implementation that will serve these args reads
+/// them: on q's device for the CUDA kernels, which then wait for nothing, and on the CPU for the others.
+/// Nothing for rows. Offsets elsewhere give the same results and cost a copy and a wait.
+std::optional<at::Tensor> prism_chunk_offsets(const PrismChunkArgs& args, const Packing& packing);
 
 /// One token a sequence: q [B,Hk,K], k [B,L,Hk,K], w [B,L,Hv,V], b, g [B,Hv], state [B,Hv,K,V] updated in
 /// place. Returns o [B,Hv,V]. Not differentiable.

@@ -18,7 +18,12 @@ namespace {
                     .chunk_forward_workspace = kernels::cuda::prism_chunk_forward_workspace,
                     .chunk_forward = kernels::cuda::prism_chunk_forward,
                     .chunk_backward_workspace = kernels::cuda::prism_chunk_backward_workspace,
-                    .chunk_backward = kernels::cuda::prism_chunk_backward});
+                    .chunk_backward = kernels::cuda::prism_chunk_backward,
+                    .short_conv_forward = kernels::cuda::short_conv_forward,
+                    .short_conv_backward_workspace = kernels::cuda::short_conv_backward_workspace,
+                    .short_conv_backward = kernels::cuda::short_conv_backward,
+                    .short_conv_history = kernels::cuda::short_conv_history,
+                    .short_conv_step = kernels::cuda::short_conv_step});
   return true;
 }();
 
