@@ -19,9 +19,11 @@ Cell with_deviation(const SummaryRow& row, const std::string& figure) {
                                : fmt::format("{:.4f} ± {:.4f}", mean, deviation);
 }
 
-Cell rounded(double value) {
-  if (std::isnan(value)) return {};
-  return static_cast<int64_t>(std::llround(value));
+void add_rounded(std::vector<Cell>& cells, double value) {
+  if (std::isnan(value))
+    cells.emplace_back();
+  else
+    cells.emplace_back(static_cast<int64_t>(std::llround(value)));
 }
 
 std::string seeds_text(const SummaryRow& row) {
@@ -73,7 +75,7 @@ Table grid(CompareTask task, const std::vector<SummaryRow>& rows) {
       if (probe)
         cells.push_back(with_deviation(row, "accuracy"));
       else
-        cells.push_back(rounded(row.mean("train_tokens_per_second")));
+        add_rounded(cells, row.mean("train_tokens_per_second"));
     }
     if (probe) cells.insert(cells.begin() + 1, chance);
     table.add(std::move(cells));

@@ -7,6 +7,7 @@
 #include "mixers/parameters.h"
 #include "prism/core/error.h"
 #include "prism/ops/norm.h"
+#include "prism/ops/swiglu.h"
 
 namespace prism {
 
@@ -36,8 +37,7 @@ void Block::register_feed_forward(int64_t width, int64_t ffn_width) {
 at::Tensor Block::feed_forward(const at::Tensor& x) const {
   const at::Tensor inner = at::linear(x, ffn_in_weight_, ffn_in_bias_);
   if (kind_ == FeedForward::kGelu) return at::linear(at::gelu(inner), ffn_out_weight_, ffn_out_bias_);
-  const auto parts = inner.chunk(2, -1);
-  return at::linear(at::silu(parts[0]) * parts[1], ffn_out_weight_);
+  return at::linear(swiglu(inner), ffn_out_weight_);
 }
 
 at::Tensor Block::forward(const at::Tensor& x_BTD, const Packing& packing, const at::Tensor& gaps,

@@ -5,6 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "kernel_views.h"
+#include "norm_cuda.h"
 #include "prism/core/error.h"
 #include "prism/kernels/l2norm.h"
 #include "prism/kernels/rms_norm.h"
@@ -21,39 +22,22 @@ bool has_kernel(const Tensor& x) {
   return x.is_cpu() && (type == at::kFloat || type == at::kDouble || type == at::kBFloat16);
 }
 
-/// Rows of the last dimension, their leading dimensions [N,H] where x has that many.
-struct Rows {
-  explicit Rows(const Tensor& x) : shaped(x.dim() >= 3 ? x : x.unsqueeze(-2)) {
-    view = view_of(shaped, 2, held);
-    heads = shaped.size(-2), width = shaped.size(-1);
-    tokens = shaped.numel() > 0 ? shaped.numel() / (heads * width) : 0;
-  }
-  Rows(const Rows&) = delete;
-  Rows& operator=(const Rows&) = delete;
-
-  Tensor shaped, held;
-  kernels::View view;
-  int64_t tokens, heads, width;
-};
-
-Tensor empty_like_of(const Tensor& x) { return at::empty(x.sizes(), x.options()); }
-
 struct L2Norm : torch::autograd::Function<L2Norm> {
-  static kernels::L2NormShape shape(const Rows& rows, const Tensor& x, double eps) {
+  static kernels::L2NormShape shape(const NormRows& rows, const Tensor& x, double eps) {
     return {kernel_scalar(x.scalar_type()), rows.tokens, rows.heads, rows.width, eps};
   }
   static Tensor forward(AutogradContext* context, const Tensor& x, double eps) {
     context->save_for_backward({x});
     context->saved_data["eps"] = eps;
-    const Rows rows(x);
-    Tensor y = empty_like_of(x);
+    const NormRows rows(x);
+    Tensor y = empty_like_input(x);
     kernels::l2norm_forward(shape(rows, x, eps), rows.view, y.mutable_data_ptr());
     return y;
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const Tensor x = context->get_saved_variables()[0];
-    const Rows rows(x), upstream(grads[0]);
-    Tensor dx = empty_like_of(x);
+    const NormRows rows(x), upstream(grads[0]);
+    Tensor dx = empty_like_input(x);
     kernels::l2norm_backward(shape(rows, x, context->saved_data["eps"].toDouble()), rows.view, upstream.view,
                              dx.mutable_data_ptr());
     return {dx, Tensor()};
@@ -68,7 +52,7 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
       shape = {kernel_scalar(x.scalar_type()), rows.tokens, rows.heads, rows.width, eps};
       in = {rows.view, weight.const_data_ptr(), gate.defined() ? gate_rows.view : kernels::View{}};
     }
-    Rows rows, gate_rows;
+    NormRows rows, gate_rows;
     kernels::RmsNormShape shape;
     kernels::RmsNormInputs in;
   };
@@ -78,7 +62,7 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
     context->save_for_backward({x, weight, gate});
     context->saved_data["eps"] = eps;
     const Inputs inputs(x, weight, gate, eps);
-    Tensor y = empty_like_of(x);
+    Tensor y = empty_like_input(x);
     kernels::rms_norm_forward(inputs.shape, inputs.in, y.mutable_data_ptr());
     return y;
   }
@@ -86,9 +70,9 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
     const auto saved = context->get_saved_variables();
     const Tensor &x = saved[0], &weight = saved[1], &gate = saved[2];
     const Inputs inputs(x, weight, gate, context->saved_data["eps"].toDouble());
-    const Rows upstream(grads[0]);
-    Tensor dx = empty_like_of(x), dweight = empty_like_of(weight), dgate;
-    if (gate.defined()) dgate = empty_like_of(gate);
+    const NormRows upstream(grads[0]);
+    Tensor dx = empty_like_input(x), dweight = empty_like_input(weight), dgate;
+    if (gate.defined()) dgate = empty_like_input(gate);
     kernels::rms_norm_backward(inputs.shape, inputs.in, upstream.view,
                                {.dx = dx.mutable_data_ptr(),
                                 .dweight = dweight.mutable_data_ptr(),
@@ -113,6 +97,7 @@ void check_weight(const Tensor& x, const Tensor& weight, const char* op) {
 
 Tensor l2_norm(const Tensor& x, double eps) {
   if (has_kernel(x)) return L2Norm::apply(x, eps);
+  if (has_cuda_norm(x)) return l2_norm_cuda(x, eps);
   const Tensor wide = widened(x);
   return (wide * at::rsqrt(wide.square().sum(-1, true) + eps)).to(x.scalar_type());
 }
@@ -120,6 +105,7 @@ Tensor l2_norm(const Tensor& x, double eps) {
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   check_weight(x, weight, "rms_norm");
   if (has_kernel(x)) return RmsNorm::apply(x, weight.to(x.scalar_type()).contiguous(), std::nullopt, eps);
+  if (has_cuda_norm(x)) return rms_norm_cuda(x, weight, {}, eps);
   return (unit_mean_square(widened(x), eps) * weight).to(x.scalar_type());
 }
 
@@ -128,6 +114,7 @@ Tensor gated_rms_norm(const Tensor& o, const Tensor& gate, const Tensor& weight,
   check(o.sizes() == gate.sizes(), "gated_rms_norm: o has {} elements, the gate {}", o.numel(), gate.numel());
   if (has_kernel(o) && gate.scalar_type() == o.scalar_type())
     return RmsNorm::apply(o, weight.to(o.scalar_type()).contiguous(), std::optional<Tensor>(gate), eps);
+  if (has_cuda_norm(o)) return rms_norm_cuda(o, weight, gate, eps);
   return (unit_mean_square(widened(o), eps) * weight * at::silu(widened(gate))).to(o.scalar_type());
 }
 

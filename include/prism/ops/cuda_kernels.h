@@ -1,11 +1,14 @@
 #pragma once
 // How libprism.so reaches the CUDA kernels without linking them: libprism_cuda.so fills this table when it is
 // loaded.
+#include "prism/kernels/l2norm_cuda.h"
 #include "prism/kernels/prism_chunk_cuda.h"
 #include "prism/kernels/prism_refine_cuda.h"
 #include "prism/kernels/prism_step_cuda.h"
+#include "prism/kernels/rms_norm_cuda.h"
 #include "prism/kernels/short_conv_cuda.h"
 #include "prism/kernels/softmax_loss_cuda.h"
+#include "prism/kernels/swiglu_cuda.h"
 #include "prism/ops/device_graph.h"
 
 namespace prism {
@@ -14,6 +17,13 @@ struct CudaKernels {
   CUstream_st* (*current_stream)() = nullptr;
   decltype(&record_device_graph) record_graph = nullptr;
   decltype(&kernels::cuda::softmax_loss) softmax_loss = nullptr;
+  decltype(&kernels::cuda::l2norm_forward) l2norm_forward = nullptr;
+  decltype(&kernels::cuda::l2norm_backward) l2norm_backward = nullptr;
+  decltype(&kernels::cuda::rms_norm_forward) rms_norm_forward = nullptr;
+  decltype(&kernels::cuda::rms_norm_backward_workspace) rms_norm_backward_workspace = nullptr;
+  decltype(&kernels::cuda::rms_norm_backward) rms_norm_backward = nullptr;
+  decltype(&kernels::cuda::swiglu_forward) swiglu_forward = nullptr;
+  decltype(&kernels::cuda::swiglu_backward) swiglu_backward = nullptr;
   decltype(&kernels::cuda::prism_refine_forward) refine_forward = nullptr;
   decltype(&kernels::cuda::prism_refine_backward) refine_backward = nullptr;
   decltype(&kernels::cuda::prism_step) step = nullptr;
