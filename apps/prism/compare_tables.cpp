@@ -11,19 +11,20 @@ namespace {
 
 constexpr const char* kMetrics[] = {"HR@10", "NDCG@10", "HR@200", "MRR", "AUC"};
 
-/// "0.1034 ± 0.0021", or what there is of it.
-Cell with_deviation(const SummaryRow& row, const std::string& figure) {
+/// Adds "0.1034 ± 0.0021", or what there is of it.
+void add_with_deviation(std::vector<Cell>& cells, const SummaryRow& row, const std::string& figure) {
   const double mean = row.mean(figure), deviation = row.deviation(figure);
-  if (std::isnan(mean)) return {};
-  return std::isnan(deviation) ? fmt::format("{:.4f}", mean)
-                               : fmt::format("{:.4f} ± {:.4f}", mean, deviation);
+  if (std::isnan(mean))
+    cells.emplace_back();
+  else if (std::isnan(deviation))
+    cells.emplace_back(fmt::format("{:.4f}", mean));
+  else
+    cells.emplace_back(fmt::format("{:.4f} ± {:.4f}", mean, deviation));
 }
 
-void add_rounded(std::vector<Cell>& cells, double value) {
-  if (std::isnan(value))
-    cells.emplace_back();
-  else
-    cells.emplace_back(static_cast<int64_t>(std::llround(value)));
+Cell rounded(double value) {
+  if (std::isnan(value)) return {};
+  return static_cast<int64_t>(std::llround(value));
 }
 
 std::string seeds_text(const SummaryRow& row) {
@@ -38,8 +39,8 @@ Table recommendation_table(const std::vector<SummaryRow>& rows) {
   Table table(std::move(columns), 4);
   for (const SummaryRow& row : rows) {
     std::vector<Cell> cells = {row.model.variant};
-    for (const char* metric : kMetrics) cells.push_back(with_deviation(row, std::string("test ") + metric));
-    cells.push_back(with_deviation(row, "valid NDCG@10"));
+    for (const char* metric : kMetrics) add_with_deviation(cells, row, std::string("test ") + metric);
+    add_with_deviation(cells, row, "valid NDCG@10");
     cells.emplace_back(seeds_text(row));
     table.add(std::move(cells));
   }
@@ -56,6 +57,13 @@ Table recommendation_table(const std::vector<SummaryRow>& rows) {
   return table;
 }
 
+/// The first that a row of the item knows.
+double chance_of(const std::string& item, const std::vector<SummaryRow>& rows) {
+  for (const SummaryRow& row : rows)
+    if (row.model.item == item && !std::isnan(row.mean("chance"))) return row.mean("chance");
+  return std::nan("");
+}
+
 /// Items down, variants across.
 Table grid(CompareTask task, const std::vector<SummaryRow>& rows) {
   const bool probe = task == CompareTask::kProbe;
@@ -68,16 +76,14 @@ Table grid(CompareTask task, const std::vector<SummaryRow>& rows) {
   Table table(std::move(columns), 4);
   for (const std::string& item : items) {
     std::vector<Cell> cells = {item};
-    double chance = std::nan("");
+    if (probe) cells.emplace_back(chance_of(item, rows));
     for (const SummaryRow& row : rows) {
       if (row.model.item != item) continue;
-      if (std::isnan(chance)) chance = row.mean("chance");
       if (probe)
-        cells.push_back(with_deviation(row, "accuracy"));
+        add_with_deviation(cells, row, "accuracy");
       else
-        add_rounded(cells, row.mean("train_tokens_per_second"));
+        cells.push_back(rounded(row.mean("train_tokens_per_second")));
     }
-    if (probe) cells.insert(cells.begin() + 1, chance);
     table.add(std::move(cells));
   }
   return table;

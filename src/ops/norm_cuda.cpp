@@ -21,7 +21,7 @@ void check_launch(const char* op, const char* problem) {
 
 /// What the consumer of a norm will want: under autocast the residual stream is fp32 and what reads its norm,
 /// a matrix product, is not.
-at::ScalarType result_type(const Tensor& x, const Tensor& gate) {
+at::ScalarType norm_type(const Tensor& x, const Tensor& gate) {
   const bool casts =
       x.scalar_type() == at::kFloat && !gate.defined() && at::autocast::is_autocast_enabled(at::kCUDA);
   return casts ? at::autocast::get_autocast_dtype(at::kCUDA) : x.scalar_type();
@@ -114,7 +114,7 @@ Tensor rms_norm_cuda(const Tensor& x, const Tensor& weight, const Tensor& gate, 
   const auto numbers = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   return RmsNormCuda::apply(x, weight.to(numbers).contiguous(),
                             gate.defined() ? std::optional<Tensor>(gate.to(x.scalar_type())) : std::nullopt,
-                            eps, result_type(x, gate));
+                            eps, norm_type(x, gate));
 }
 
 }  // namespace prism
