@@ -193,7 +193,7 @@ nlohmann::ordered_json print_profile(Bench& bench, const Options& options) {
 
 nlohmann::ordered_json measure(const ModelRow& row, Shape shape, const Options& options) {
   if (options.device != "cpu") {
-    require_device(options.device);
+    at::empty({1}, at::device(require_device(options.device)));  // the allocator starts with its first tensor
     at::getDeviceAllocator(at::kCUDA)->emptyCache();
     at::getDeviceAllocator(at::kCUDA)->resetPeakStats(0);
   }

@@ -2,15 +2,18 @@
 
 #include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
+#include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
 #include <cmath>
 #include <vector>
 
+#include "kernel_views.h"
 #include "prism/core/error.h"
 #include "prism/core/random.h"
 #include "prism/kernels/dropout.h"
+#include "prism/ops/cuda_kernels.h"
 
 namespace prism {
 namespace {
@@ -60,8 +63,30 @@ at::Tensor mask_tensor(const Dropout& drop, const at::Tensor& like) {
   return out;
 }
 
+/// Whether the CUDA kernel serves: x in fp32, bf16 or fp16, the residual in fp32 or x's type.
+bool has_cuda_kernel(const at::Tensor& residual, const at::Tensor& x) {
+  const auto type = x.scalar_type();
+  return x.is_cuda() && cuda_kernels() && cuda_kernels()->dropout_add && type != at::kDouble &&
+         at::isFloatingType(type) &&
+         (!residual.defined() || residual.scalar_type() == at::kFloat || residual.scalar_type() == type);
+}
+
+at::Tensor sum_on_cuda(const at::Tensor& residual, const at::Tensor& x, const Dropout& drop) {
+  const at::Tensor x_c = x.contiguous(), residual_c = residual.defined() ? residual.contiguous() : residual;
+  at::Tensor out = at::empty(x.sizes(), (residual.defined() ? residual : x).options());
+  const c10::DeviceGuard device(x.device());
+  const CudaKernels& table = *cuda_kernels();
+  const char* problem = table.dropout_add(
+      mask_of(drop, x), kernel_scalar(x.scalar_type()), kernel_scalar(out.scalar_type()),
+      residual.defined() ? residual_c.const_data_ptr() : nullptr, x_c.const_data_ptr(),
+      static_cast<float>(1 / (1 - drop.rate)), out.mutable_data_ptr(), x.numel(), table.current_stream());
+  check(!problem, "dropout: the CUDA kernel failed: {}", problem ? problem : "");
+  return out;
+}
+
 /// residual + dropout(x); `residual` may be undefined.
 at::Tensor sum_with_dropped(const at::Tensor& residual, const at::Tensor& x, const Dropout& drop) {
+  if (has_cuda_kernel(residual, x)) return sum_on_cuda(residual, x, drop);
   const double scale = 1 / (1 - drop.rate);
   const bool fused = x.is_cpu() && x.scalar_type() == at::kFloat &&
                      (!residual.defined() || residual.scalar_type() == at::kFloat);

@@ -7,6 +7,7 @@
 #include <torch/csrc/autograd/autograd.h>
 
 #include "cuda/device.h"
+#include "prism/ops/dropout.h"
 #include "prism/ops/softmax_loss.h"
 #include "prism/ops/swiglu.h"
 
@@ -61,7 +62,7 @@ struct Rows {
   int64_t tokens, heads, width;
 };
 const std::vector<Rows>& row_cases() {
-  static const std::vector<Rows> cases = {{1, 1, 1},     {7, 3, 33},   {300, 2, 64},  {2500, 6, 128},
+  static const std::vector<Rows> cases = {{1, 1, 2},     {7, 3, 33},   {300, 2, 64},  {2500, 6, 128},
                                           {70, 1, 768},  {5, 1, 1000}, {9, 1, 2048},  {4, 1, 5000},
                                           {3, 1, 20000}, {17, 5, 24},  {4000, 1, 768}};
   return cases;
@@ -91,7 +92,17 @@ TEST_F(CudaNorm, StridedRowsAndNeighboursDoNotChangeBits) {
   EXPECT_TRUE(at::equal(all.narrow(0, 7, 1), rms_norm(slice.narrow(0, 7, 1), weight)));
   EXPECT_TRUE(at::equal(l2_norm(slice), l2_norm(slice.contiguous())));
   const Tensor odd = wide.narrow(2, 3, 128);  // rows that 16 bytes do not reach
-  EXPECT_LE(relative_error(rms_norm(odd, weight), rms_norm(odd.contiguous(), weight)), 1e-3);
+  EXPECT_LE(relative_error(rms_norm(odd, weight).cpu(), rms_norm(odd.contiguous(), weight).cpu()), 1e-3);
+}
+
+/// The gradient of a row of one number is what eps leaves: a difference of numbers that nearly agree.
+TEST_F(CudaNorm, OneChannelIsItsSign) {
+  const Tensor x = at::tensor({2.0, -3.0}, at::kFloat).view({2, 1}).to(at::kCUDA).requires_grad_(),
+               weight = at::ones({1}, at::device(at::kCUDA));
+  const Tensor y = rms_norm(x, weight);
+  EXPECT_TRUE(at::allclose(y.cpu(), at::tensor({1.0F, -1.0F}).view({2, 1}), 1e-5));
+  y.sum().backward();
+  EXPECT_LE(x.grad().abs().max().item<double>(), 1e-6);
 }
 
 TEST_F(CudaNorm, NoRowsAreNothing) {
@@ -118,6 +129,18 @@ TEST_F(CudaNorm, SwigluIsTheComposedOne) {
     for (const at::ScalarType type : kTypes)
       expect_exact(fmt::format("swiglu {}x{}", rows, width), [](const Tensors& in) { return swiglu(in[0]); },
                    {drawn({rows, 2 * width}, 7)}, drawn({rows, width}, 8), type, {false});
+}
+
+TEST_F(CudaNorm, DropoutHasTheMaskOfTheCpu) {
+  const Dropout drop{.rate = 0.3, .seed = 11, .row = (int64_t{1} << 32) / 96 - 5};  // passes 2^32 inside
+  const Tensor x = drawn({40, 96}, 12), residual = drawn({40, 96}, 13);
+  for (const at::ScalarType type : {at::kFloat, at::kBFloat16, at::kHalf}) {
+    const Tensor there = dropout_add(residual.to(at::kCUDA, at::kFloat), x.to(at::kCUDA, type), drop).cpu();
+    EXPECT_TRUE(
+        at::allclose(there, dropout_add(residual.to(at::kFloat), x.to(at::kFloat), drop), 1e-6, 1e-6));
+    const Tensor alone = dropout(x.to(at::kCUDA, type), drop).cpu();
+    EXPECT_TRUE(at::equal(alone.eq(0), dropout(x.to(at::kFloat), drop).eq(0)));
+  }
 }
 
 class CudaSoftmaxLoss : public Cuda {};

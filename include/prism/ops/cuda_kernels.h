@@ -1,6 +1,7 @@
 #pragma once
 // How libprism.so reaches the CUDA kernels without linking them: libprism_cuda.so fills this table when it is
 // loaded.
+#include "prism/kernels/dropout_cuda.h"
 #include "prism/kernels/l2norm_cuda.h"
 #include "prism/kernels/prism_chunk_cuda.h"
 #include "prism/kernels/prism_refine_cuda.h"
@@ -17,6 +18,7 @@ struct CudaKernels {
   CUstream_st* (*current_stream)() = nullptr;
   decltype(&record_device_graph) record_graph = nullptr;
   decltype(&kernels::cuda::softmax_loss) softmax_loss = nullptr;
+  decltype(&kernels::cuda::dropout_add) dropout_add = nullptr;
   decltype(&kernels::cuda::l2norm_forward) l2norm_forward = nullptr;
   decltype(&kernels::cuda::l2norm_backward) l2norm_backward = nullptr;
   decltype(&kernels::cuda::rms_norm_forward) rms_norm_forward = nullptr;

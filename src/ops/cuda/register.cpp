@@ -11,6 +11,7 @@ namespace {
   set_cuda_kernels({.current_stream = [] { return c10::cuda::getCurrentCUDAStream().stream(); },
                     .record_graph = record_cuda_graph,
                     .softmax_loss = kernels::cuda::softmax_loss,
+                    .dropout_add = kernels::cuda::dropout_add,
                     .l2norm_forward = kernels::cuda::l2norm_forward,
                     .l2norm_backward = kernels::cuda::l2norm_backward,
                     .rms_norm_forward = kernels::cuda::rms_norm_forward,
