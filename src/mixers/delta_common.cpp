@@ -3,6 +3,7 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include <numeric>
 #include <vector>
 
 #include "prism/core/error.h"
@@ -12,6 +13,22 @@
 namespace prism::delta {
 
 at::Tensor gate_typed(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
+
+at::Tensor aligned_linear(const at::Tensor& x, const at::Tensor& weight) {
+  constexpr int64_t kUnit = 64;
+  const int64_t missing = (kUnit - weight.size(0) % kUnit) % kUnit;
+  if (!x.is_cuda() || missing == 0) return at::linear(x, weight);
+  return at::linear(x, at::constant_pad_nd(weight, {0, 0, 0, missing}));
+}
+
+std::vector<at::Tensor> split_columns(const at::Tensor& projected, std::vector<int64_t> sizes) {
+  const size_t wanted = sizes.size();
+  const int64_t rest = projected.size(-1) - std::accumulate(sizes.begin(), sizes.end(), int64_t{0});
+  if (rest > 0) sizes.push_back(rest);
+  std::vector<at::Tensor> parts = projected.split_with_sizes(sizes, -1);
+  parts.resize(wanted);
+  return parts;
+}
 
 at::Tensor mamba_log_decay(const at::Tensor& a, const at::Tensor& A_log, const at::Tensor& dt_bias) {
   return -at::exp(A_log) * at::softplus(a + dt_bias);

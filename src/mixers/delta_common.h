@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 
 #include <cstdint>
+#include <vector>
 
 #include "prism/mixers/mixer.h"
 
@@ -10,6 +11,12 @@ namespace prism::delta {
 
 /// Gates and states are fp32 whatever the activations, fp64 with fp64.
 at::Tensor gate_typed(const at::Tensor& x);
+
+/// x W^T [...,rows]. On a GPU further columns of zeros fill the rows up to a multiple of 64 elements: matrix
+/// products and kernels run several times slower on rows that 16 bytes do not divide.
+at::Tensor aligned_linear(const at::Tensor& x, const at::Tensor& weight);
+/// Columns of these sizes; what aligned_linear added stays behind.
+std::vector<at::Tensor> split_columns(const at::Tensor& projected, std::vector<int64_t> sizes);
 
 /// log a = -exp(A_log) softplus(a + dt_bias); the last dimension is the head.
 at::Tensor mamba_log_decay(const at::Tensor& a, const at::Tensor& A_log, const at::Tensor& dt_bias);

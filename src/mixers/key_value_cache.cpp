@@ -39,6 +39,8 @@ at::Tensor empty_grid(int64_t sequences, int64_t columns, const at::Tensor& x) {
 }  // namespace
 
 at::Tensor token_positions(const at::Tensor& x, const Packing& packing, const std::vector<int64_t>& lengths) {
+  if (!packing.is_packed() && lengths.empty())  // made where they are used: nothing waits for a copy
+    return at::arange(x.size(1), x.options().dtype(at::kLong)).expand({x.size(0), x.size(1)});
   const auto counts = new_tokens(x, packing);
   std::vector<int64_t> positions;
   positions.reserve(x.size(0) * x.size(1));

@@ -44,12 +44,12 @@ void MatrixMixer::register_output(bool norm, bool gate) {
 }
 
 at::Tensor MatrixMixer::mix(const at::Tensor& x, const TokenStream& stream) {
-  return output(read(at::linear(x, in_weight_), stream), x);
+  return output(read(delta::aligned_linear(x, in_weight_), stream), x);
 }
 
 MatrixMixer::Projected MatrixMixer::split(const at::Tensor& projected, const TokenStream& stream) const {
-  const int64_t key = key_heads_ * key_width_, gates = projected.size(-1) - conv_channels();
-  const auto parts = projected.split_with_sizes({conv_channels(), gates}, -1);
+  const int64_t key = key_heads_ * key_width_, gates = in_weight_.size(0) - conv_channels();
+  const auto parts = delta::split_columns(projected, {conv_channels(), gates});
   const at::Tensor mixed = conv_width_ ? stream.convolve(parts[0], conv_weight_, conv_bias_) : parts[0];
   const auto qkv = mixed.split_with_sizes({key, key, heads_ * value_width_}, -1);
   return {.q = qkv[0].unflatten(-1, {key_heads_, key_width_}),

@@ -26,6 +26,9 @@ at::Tensor through_rank(const at::Tensor& x, const at::Tensor& up) {
   return at::einsum("...mr,mor->...mo", {unflatten(x, {up.size(0), up.size(2)}), up}).flatten(-2);
 }
 
+/// In x's dtype, as the products that x comes from.
+at::Tensor with_bias(const at::Tensor& x, const at::Tensor& bias) { return x + bias.to(x.scalar_type()); }
+
 PrismConfig resolved(PrismConfig config, int64_t width) {
   const auto heads = delta::resolved_heads(
       {config.heads, config.key_heads, config.key_width, config.value_width}, width, "prism");
@@ -174,19 +177,19 @@ Prism::Token Prism::token(const at::Tensor& x, const Convolution& convolve) cons
 Prism::Projected Prism::project(const at::Tensor& u) const {
   const auto& c = config_;
   const auto sizes = columns();
-  const at::Tensor projected = at::linear(u, in_weight_);
+  const at::Tensor projected = delta::aligned_linear(u, in_weight_);
   if (!c.solver_rank) {
-    const auto parts = projected.split_with_sizes(
-        {sizes[0], sizes[1] + sizes[2], sizes[3], sizes[4], sizes[5], sizes[6]}, -1);
+    const auto parts = delta::split_columns(
+        projected, {sizes[0], sizes[1] + sizes[2], sizes[3], sizes[4], sizes[5], sizes[6]});
     // Added here, not in the product: there its gradient would sum over every column of the projection.
-    const at::Tensor gains = gain_bias_.defined() ? parts[3] + gain_bias_ : parts[3];  // eq. 13
+    const at::Tensor gains = gain_bias_.defined() ? with_bias(parts[3], gain_bias_) : parts[3];  // eq. 13
     return {parts[0], parts[1], parts[2], gains, parts[4], parts[5]};
   }
-  const auto parts = projected.split_with_sizes(sizes, -1);
+  const auto parts = delta::split_columns(projected, sizes);
   Projected p{parts[0], parts[1], parts[3], parts[4], parts[5], parts[6]};
   if (later_keys_weight_.defined())
     p.keys = at::cat({p.keys, through_rank(parts[2], later_keys_weight_)}, -1);
-  if (gains_weight_.defined()) p.gains = through_rank(parts[4], gains_weight_) + gain_bias_;
+  if (gains_weight_.defined()) p.gains = with_bias(through_rank(parts[4], gains_weight_), gain_bias_);
   return p;
 }
 
