@@ -1,17 +1,16 @@
 #include "gpu_stopwatch.h"
 
 #include <ATen/ops/empty.h>
-#include <c10/cuda/CUDACachingAllocator.h>
 #include <c10/cuda/CUDAException.h>
 #include <c10/cuda/CUDAStream.h>
 
 #include <algorithm>
 #include <vector>
 
+#include "prism/ops/device_graph.h"
+
 namespace prism::gpu {
 namespace {
-
-namespace allocator = c10::cuda::CUDACachingAllocator;
 
 cudaStream_t stream() { return c10::cuda::getCurrentCUDAStream(); }
 
@@ -49,23 +48,10 @@ double Stopwatch::call(const Action& action) {
 }
 
 double Stopwatch::kernels(const Action& action) {
-  static c10::CaptureId_t pools = 0;
-  const c10::MempoolId_t pool = {0, ++pools};  // an id is not used twice
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t runnable = nullptr;
   action();
   C10_CUDA_CHECK(cudaStreamSynchronize(stream()));
-  allocator::beginAllocateToPool(0, pool, [](cudaStream_t) { return true; });
-  C10_CUDA_CHECK(cudaStreamBeginCapture(stream(), cudaStreamCaptureModeRelaxed));
-  action();
-  C10_CUDA_CHECK(cudaStreamEndCapture(stream(), &graph));
-  allocator::endAllocateToPool(0, pool);
-  C10_CUDA_CHECK(cudaGraphInstantiate(&runnable, graph, 0));
-  const double median = call([&] { C10_CUDA_CHECK(cudaGraphLaunch(runnable, stream())); });
-  C10_CUDA_CHECK(cudaGraphExecDestroy(runnable));
-  C10_CUDA_CHECK(cudaGraphDestroy(graph));
-  allocator::releasePool(0, pool);
-  return median;
+  const auto graph = record_device_graph(action);
+  return call([&] { graph->replay(); });
 }
 
 }  // namespace prism::gpu

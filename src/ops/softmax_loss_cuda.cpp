@@ -12,7 +12,7 @@
 namespace prism {
 namespace {
 
-constexpr int64_t kScoresAtOnce = int64_t{1} << 27;  // 512 MiB of fp32, and as many gradients
+constexpr int64_t kScoresAtOnce = int64_t{1} << 26;  // 256 MiB of fp32, and as many gradients
 constexpr int64_t kTile = 128;                       // of the matrix products
 
 int64_t round_up(int64_t n, int64_t unit) { return (n + unit - 1) / unit * unit; }

@@ -8,6 +8,7 @@
 
 #include "prism/core/error.h"
 #include "prism/ops/device.h"
+#include "prism/ops/device_graph.h"
 
 namespace prism::test {
 
@@ -51,34 +52,19 @@ ChunkTensors on_gpu(const ChunkTensors& x) {
 }
 
 Tensors replayed(const std::function<Tensors()>& work, const std::function<void()>& before) {
-  namespace allocator = c10::cuda::CUDACachingAllocator;
-  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
-  static c10::CaptureId_t pools = 0;
-  const c10::MempoolId_t pool = {0, ++pools};  // an id is not used twice
   C10_CUDA_CHECK(cudaDeviceSynchronize());
+  const c10::cuda::CUDAStream stream = c10::cuda::getStreamFromPool();
+  const c10::cuda::CUDAStreamGuard guard(stream);
+  work();  // modules load at the first launch
+  C10_CUDA_CHECK(cudaStreamSynchronize(stream));
   Tensors outputs;
-  cudaGraph_t graph = nullptr;
-  cudaGraphExec_t runnable = nullptr;
-  {
-    const c10::cuda::CUDAStreamGuard guard(stream);
-    work();  // modules load at the first launch
-    C10_CUDA_CHECK(cudaStreamSynchronize(stream));
-    allocator::beginAllocateToPool(stream.device_index(), pool, [](cudaStream_t) { return true; });
-    C10_CUDA_CHECK(cudaStreamBeginCapture(stream, cudaStreamCaptureModeRelaxed));
-    outputs = work();
-    C10_CUDA_CHECK(cudaStreamEndCapture(stream, &graph));
-    allocator::endAllocateToPool(stream.device_index(), pool);
-    C10_CUDA_CHECK(cudaGraphInstantiate(&runnable, graph, 0));
-    before();
-    C10_CUDA_CHECK(cudaGraphLaunch(runnable, stream));
-    C10_CUDA_CHECK(cudaStreamSynchronize(stream));
-    for (Tensor& x : outputs)
-      if (x.defined()) x = x.clone();
-    C10_CUDA_CHECK(cudaStreamSynchronize(stream));
-  }
-  C10_CUDA_CHECK(cudaGraphExecDestroy(runnable));
-  C10_CUDA_CHECK(cudaGraphDestroy(graph));
-  allocator::releasePool(stream.device_index(), pool);
+  const auto graph = record_device_graph([&] { outputs = work(); });
+  before();
+  graph->replay();
+  C10_CUDA_CHECK(cudaStreamSynchronize(stream));
+  for (Tensor& x : outputs)
+    if (x.defined()) x = x.clone();
+  C10_CUDA_CHECK(cudaStreamSynchronize(stream));
   return outputs;
 }
 

@@ -100,6 +100,11 @@ TEST(TokenWindows, StartAnewAtDocuments) {
   EXPECT_THAT(batch.packing.offsets(), ElementsAre(0, 3, 5, 7));
   EXPECT_TRUE(at::equal(batch.tokens[0], at::tensor({256, 97, 98, 256, 99, 97, 98}, at::kLong)));
   EXPECT_TRUE(at::equal(batch.targets, at::tensor({97, 98, 256, 99, 256, 98, 256}, at::kLong)));
+  const TokenWindow whole[] = {{0, 2}, {3, 2}};  // no document begins inside: rows
+  const TokenBatch rows = make_token_batch(dataset, whole, c10::Device(c10::kCPU));
+  EXPECT_FALSE(rows.packing.is_packed());
+  EXPECT_TRUE(at::equal(rows.tokens, at::tensor({256, 97, 256, 99}, at::kLong).view({2, 2})));
+  EXPECT_TRUE(at::equal(rows.targets, at::tensor({97, 98, 99, 256}, at::kLong)));
   EXPECT_THROW(TokenWindows(dataset, 0, 6, 6), Error);
   EXPECT_EQ(TokenWindows(dataset, 0, 6, 2).size(), 2);
 }

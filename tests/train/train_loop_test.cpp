@@ -43,7 +43,7 @@ class PullTask final : public TrainTask {
     return sum;
   }
   TaskLoss loss(const StepPart& part) override {
-    const auto [first, count, step, position] = part;
+    const auto [first, count, step, position, index] = part;
     EXPECT_EQ(position, positions(first - first % batch, first % batch));
     at::Tensor sum;
     for (int64_t i = first; i < first + count; ++i) {
