@@ -4,7 +4,7 @@ if(NOT EXISTS ${TORCH_DIR}/lib/libtorch_cpu.so)
   message(FATAL_ERROR "TORCH_DIR is \"${TORCH_DIR}\", which has no lib/libtorch_cpu.so; "
     "./run build sets it, or pass -DTORCH_DIR=<venv>/lib/python3.X/site-packages/torch")
 endif()
-foreach(name c10 c10_cuda torch_cpu)
+foreach(name c10 c10_cuda torch_cpu torch_cuda)
   add_library(torch::${name} SHARED IMPORTED)
   set_target_properties(torch::${name} PROPERTIES IMPORTED_LOCATION ${TORCH_DIR}/lib/lib${name}.so
     INTERFACE_INCLUDE_DIRECTORIES "${TORCH_DIR}/include;${TORCH_DIR}/include/torch/csrc/api/include"
