@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 
 #include <algorithm>
 #include <cmath>
@@ -140,8 +141,10 @@ at::Tensor Recommender::Impl::scoring(const at::Tensor& vectors) const {
   return config.cosine ? l2_norm(vectors, kCosineEps) : vectors;
 }
 
-/// RMS norm; after whole blocks, which bring layer norms of their own, a layer norm as in SASRec.
+/// RMS norm; after whole blocks, which bring layer norms of their own, a layer norm as in SASRec. Not rounded
+/// under autocast either: losses score in full precision.
 at::Tensor Recommender::Impl::normed(const at::Tensor& x) const {
+  const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   if (!final_norm_bias.defined()) return scoring(rms_norm(x, final_norm));
   return scoring(at::layer_norm(x, {x.size(-1)}, final_norm, final_norm_bias, kLayerNormEps));
 }

@@ -67,7 +67,7 @@ at::Tensor mask_tensor(const Dropout& drop, const at::Tensor& like) {
 bool has_cuda_kernel(const at::Tensor& residual, const at::Tensor& x) {
   const auto type = x.scalar_type();
   return x.is_cuda() && cuda_kernels() && cuda_kernels()->dropout_add && type != at::kDouble &&
-         at::isFloatingType(type) &&
+         is_kernel_type(type) &&
          (!residual.defined() || residual.scalar_type() == at::kFloat || residual.scalar_type() == type);
 }
 

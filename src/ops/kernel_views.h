@@ -18,6 +18,11 @@ inline kernels::Scalar kernel_scalar(at::ScalarType type) {
   return type == at::kBFloat16 ? kernels::Scalar::kBFloat16 : kernels::Scalar::kFloat32;
 }
 
+/// Whether the CUDA kernels know a type; kernel_scalar takes only these.
+inline bool is_kernel_type(at::ScalarType type) {
+  return type == at::kDouble || type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
+}
+
 /// Where each sequence starts in the flattened tokens of x [B,T,...].
 inline std::vector<int64_t> offsets_of(const at::Tensor& x, const Packing& packing) {
   if (packing.is_packed()) return packing.offsets();

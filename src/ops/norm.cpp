@@ -114,7 +114,7 @@ Tensor gated_rms_norm(const Tensor& o, const Tensor& gate, const Tensor& weight,
   check(o.sizes() == gate.sizes(), "gated_rms_norm: o has {} elements, the gate {}", o.numel(), gate.numel());
   if (has_kernel(o) && gate.scalar_type() == o.scalar_type())
     return RmsNorm::apply(o, weight.to(o.scalar_type()).contiguous(), std::optional<Tensor>(gate), eps);
-  if (has_cuda_norm(o)) return rms_norm_cuda(o, weight, gate, eps);
+  if (has_cuda_norm(o) && gate.scalar_type() == o.scalar_type()) return rms_norm_cuda(o, weight, gate, eps);
   return (unit_mean_square(widened(o), eps) * weight * at::silu(widened(gate))).to(o.scalar_type());
 }
 

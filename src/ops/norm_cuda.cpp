@@ -104,8 +104,7 @@ struct RmsNormCuda : torch::autograd::Function<RmsNormCuda> {
 }  // namespace
 
 bool has_cuda_norm(const Tensor& x) {
-  return x.is_cuda() && cuda_kernels() && cuda_kernels()->rms_norm_forward &&
-         at::isFloatingType(x.scalar_type());
+  return x.is_cuda() && cuda_kernels() && cuda_kernels()->rms_norm_forward && is_kernel_type(x.scalar_type());
 }
 
 Tensor l2_norm_cuda(const Tensor& x, double eps) { return L2NormCuda::apply(x, eps); }
@@ -113,8 +112,8 @@ Tensor l2_norm_cuda(const Tensor& x, double eps) { return L2NormCuda::apply(x, e
 Tensor rms_norm_cuda(const Tensor& x, const Tensor& weight, const Tensor& gate, double eps) {
   const auto numbers = x.scalar_type() == at::kDouble ? at::kDouble : at::kFloat;
   return RmsNormCuda::apply(x, weight.to(numbers).contiguous(),
-                            gate.defined() ? std::optional<Tensor>(gate.to(x.scalar_type())) : std::nullopt,
-                            eps, norm_type(x, gate));
+                            gate.defined() ? std::optional<Tensor>(gate) : std::nullopt, eps,
+                            norm_type(x, gate));
 }
 
 }  // namespace prism

@@ -2,7 +2,6 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
-#include <ATen/autocast_mode.h>
 #include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 
@@ -33,12 +32,6 @@ int64_t block_of(int64_t scores_a_position, const at::Tensor& like) {
 at::Tensor wide(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
 
 bool has_kernels(const at::Tensor& h) { return h.is_cpu() && h.scalar_type() == at::kFloat; }
-
-/// What the matrix products of a GPU take: autocast's type, else h's own.
-at::ScalarType product_type(const at::Tensor& h) {
-  const bool casts = h.is_cuda() && at::autocast::is_autocast_enabled(at::kCUDA);
-  return casts ? at::autocast::get_autocast_dtype(at::kCUDA) : h.scalar_type();
-}
 
 /// d[targets] += scale rows, in order.
 void add_rows(at::Tensor& d_items, const at::Tensor& targets, const at::Tensor& rows, double scale) {
@@ -184,15 +177,13 @@ void check_inputs(const at::Tensor& h, const at::Tensor& items, const at::Tensor
 
 at::Tensor full_softmax_loss(const at::Tensor& h, const at::Tensor& items, const at::Tensor& targets) {
   check_inputs(h, items, targets, "full_softmax_loss");
-  const at::ScalarType type = product_type(h);
   LossAndGradients made;
   {
     const at::NoGradGuard no_gradient;
     const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
-    made = has_cuda_softmax_loss(h)
-               ? softmax_loss_cuda(h.detach(), items.detach(), targets.contiguous(), type)
-               : full_softmax(wide(h.detach()).contiguous(), wide(items.detach()).contiguous(),
-                              targets.contiguous());
+    made = has_cuda_softmax_loss(h) ? softmax_loss_cuda(h.detach(), items.detach(), targets.contiguous())
+                                    : full_softmax(wide(h.detach()).contiguous(),
+                                                   wide(items.detach()).contiguous(), targets.contiguous());
   }
   return PrecomputedGradients::apply(h, items, made);
 }

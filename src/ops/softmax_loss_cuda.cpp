@@ -51,9 +51,10 @@ bool has_cuda_softmax_loss(const at::Tensor& h) {
 }
 
 SoftmaxLossGradients softmax_loss_cuda(const at::Tensor& h, const at::Tensor& items,
-                                       const at::Tensor& targets, at::ScalarType type) {
+                                       const at::Tensor& targets) {
+  const at::ScalarType type = h.scalar_type();
   const int64_t positions = h.size(0), width = h.size(1);
-  const at::Tensor h_n = h.to(type).contiguous(), items_n = padded_rows(items, type);
+  const at::Tensor h_n = h.contiguous(), items_n = padded_rows(items, type);
   const int64_t columns = items_n.size(0),
                 block = std::min(positions, round_up(std::max<int64_t>(kScoresAtOnce / columns, 1), kTile));
   const double scale = 1.0 / static_cast<double>(positions);

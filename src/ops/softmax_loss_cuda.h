@@ -11,9 +11,9 @@ bool has_cuda_softmax_loss(const at::Tensor& h);
 struct SoftmaxLossGradients {
   at::Tensor loss, d_h, d_items;
 };
-/// `type`: what the matrix products take; scores and sums are fp32 whatever it is. d_h has it, d_items is
-/// fp32. Nothing waits for the device.
+/// The matrix products take h's dtype; scores and sums are fp32 whatever it is. d_h has it, d_items is fp32.
+/// Nothing waits for the device.
 SoftmaxLossGradients softmax_loss_cuda(const at::Tensor& h, const at::Tensor& items,
-                                       const at::Tensor& targets, at::ScalarType type);
+                                       const at::Tensor& targets);
 
 }  // namespace prism

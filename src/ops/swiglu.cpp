@@ -17,8 +17,7 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 bool has_kernel(const Tensor& x) {
-  return x.is_cuda() && cuda_kernels() && cuda_kernels()->swiglu_forward &&
-         at::isFloatingType(x.scalar_type());
+  return x.is_cuda() && cuda_kernels() && cuda_kernels()->swiglu_forward && is_kernel_type(x.scalar_type());
 }
 
 void check_launch(const char* problem) {

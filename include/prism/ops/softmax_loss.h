@@ -7,8 +7,7 @@ namespace prism {
 /// int64 [N] in [0, I). Scores exist only for a block of positions at a time: the forward pass computes both
 /// gradients while it has them, backward scales these. Returns a scalar in fp32 (fp64 with fp64).
 /// Differentiable once in h and items. Deterministic. On a GPU with libprism_cuda.so the matrix products take
-/// autocast's type, or h's where it is off; scores, sums and the items' gradient are fp32 all the same, and
-/// nothing waits for the device.
+/// h's dtype; scores, sums and the items' gradient are fp32 all the same, and nothing waits for the device.
 at::Tensor full_softmax_loss(const at::Tensor& h_ND, const at::Tensor& items_ID, const at::Tensor& targets_N);
 
 /// How scores of a target and its negatives become a loss.
