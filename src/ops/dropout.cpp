@@ -80,7 +80,7 @@ at::Tensor sum_on_cuda(const at::Tensor& residual, const at::Tensor& x, const Dr
       mask_of(drop, x), kernel_scalar(x.scalar_type()), kernel_scalar(out.scalar_type()),
       residual.defined() ? residual_c.const_data_ptr() : nullptr, x_c.const_data_ptr(),
       static_cast<float>(1 / (1 - drop.rate)), out.mutable_data_ptr(), x.numel(), table.current_stream());
-  check(!problem, "dropout: the CUDA kernel failed: {}", problem ? problem : "");
+  check_launch("dropout", problem);
   return out;
 }
 

@@ -6,6 +6,7 @@
 #include <cstdint>
 #include <vector>
 
+#include "prism/core/error.h"
 #include "prism/kernels/types.h"
 #include "prism/ops/packing.h"
 
@@ -81,6 +82,11 @@ inline kernels::View aligned_view_of(const at::Tensor& x, int64_t trailing, at::
 
 /// An uninitialised, contiguous tensor like `x`: where a kernel puts its gradient.
 inline at::Tensor empty_like_input(const at::Tensor& x) { return at::empty(x.sizes(), x.options()); }
+
+/// Error where a CUDA kernel of `op` said what went wrong.
+inline void check_launch(const char* op, const char* problem) {
+  if (problem) fail("{}: the CUDA kernel failed: {}", op, problem);
+}
 
 /// nullptr for a tensor that stands for none.
 inline void* data_or_null(const at::Tensor& x) { return x.numel() ? x.mutable_data_ptr() : nullptr; }

@@ -5,7 +5,7 @@
 #include <torch/csrc/autograd/custom_function.h>
 
 #include "kernel_views.h"
-#include "norm_cuda.h"
+#include "norm_call.h"
 #include "prism/core/error.h"
 #include "prism/kernels/l2norm.h"
 #include "prism/kernels/rms_norm.h"
@@ -23,45 +23,32 @@ bool has_kernel(const Tensor& x) {
 }
 
 struct L2Norm : torch::autograd::Function<L2Norm> {
-  static kernels::L2NormShape shape(const NormRows& rows, const Tensor& x, double eps) {
-    return {kernel_scalar(x.scalar_type()), rows.tokens, rows.heads, rows.width, eps};
-  }
   static Tensor forward(AutogradContext* context, const Tensor& x, double eps) {
     context->save_for_backward({x});
     context->saved_data["eps"] = eps;
     const NormRows rows(x);
     Tensor y = empty_like_input(x);
-    kernels::l2norm_forward(shape(rows, x, eps), rows.view, y.mutable_data_ptr());
+    kernels::l2norm_forward(l2_norm_shape(rows, x, eps), rows.view, y.mutable_data_ptr());
     return y;
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const Tensor x = context->get_saved_variables()[0];
     const NormRows rows(x), upstream(grads[0]);
     Tensor dx = empty_like_input(x);
-    kernels::l2norm_backward(shape(rows, x, context->saved_data["eps"].toDouble()), rows.view, upstream.view,
-                             dx.mutable_data_ptr());
+    kernels::l2norm_backward(l2_norm_shape(rows, x, context->saved_data["eps"].toDouble()), rows.view,
+                             upstream.view, dx.mutable_data_ptr());
     return {dx, Tensor()};
   }
 };
 
 /// The gate may be absent.
 struct RmsNorm : torch::autograd::Function<RmsNorm> {
-  struct Inputs {
-    Inputs(const Tensor& x, const Tensor& weight, const Tensor& gate, double eps)
-        : rows(x), gate_rows(gate.defined() ? gate : x) {
-      shape = {kernel_scalar(x.scalar_type()), rows.tokens, rows.heads, rows.width, eps};
-      in = {rows.view, weight.const_data_ptr(), gate.defined() ? gate_rows.view : kernels::View{}};
-    }
-    NormRows rows, gate_rows;
-    kernels::RmsNormShape shape;
-    kernels::RmsNormInputs in;
-  };
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
                         const std::optional<Tensor>& given_gate, double eps) {
     const Tensor gate = given_gate.value_or(Tensor());
     context->save_for_backward({x, weight, gate});
     context->saved_data["eps"] = eps;
-    const Inputs inputs(x, weight, gate, eps);
+    const RmsNormCall inputs(x, weight, gate, eps);
     Tensor y = empty_like_input(x);
     kernels::rms_norm_forward(inputs.shape, inputs.in, y.mutable_data_ptr());
     return y;
@@ -69,7 +56,7 @@ struct RmsNorm : torch::autograd::Function<RmsNorm> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const auto saved = context->get_saved_variables();
     const Tensor &x = saved[0], &weight = saved[1], &gate = saved[2];
-    const Inputs inputs(x, weight, gate, context->saved_data["eps"].toDouble());
+    const RmsNormCall inputs(x, weight, gate, context->saved_data["eps"].toDouble());
     const NormRows upstream(grads[0]);
     Tensor dx = empty_like_input(x), dweight = empty_like_input(weight), dgate;
     if (gate.defined()) dgate = empty_like_input(gate);

@@ -1,10 +1,9 @@
-#include "norm_cuda.h"
-
 #include <ATen/Functions.h>
 #include <ATen/autocast_mode.h>
 #include <c10/core/DeviceGuard.h>
 #include <torch/csrc/autograd/custom_function.h>
 
+#include "norm_call.h"
 #include "prism/core/error.h"
 #include "prism/ops/cuda_kernels.h"
 
@@ -15,10 +14,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-void check_launch(const char* op, const char* problem) {
-  if (problem) fail("{}: the CUDA kernel failed: {}", op, problem);
-}
-
 /// What the consumer of a norm will want: under autocast the residual stream is fp32 and what reads its norm,
 /// a matrix product, is not.
 at::ScalarType norm_type(const Tensor& x, const Tensor& gate) {
@@ -28,9 +23,6 @@ at::ScalarType norm_type(const Tensor& x, const Tensor& gate) {
 }
 
 struct L2NormCuda : torch::autograd::Function<L2NormCuda> {
-  static kernels::L2NormShape shape(const NormRows& rows, const Tensor& x, double eps) {
-    return {kernel_scalar(x.scalar_type()), rows.tokens, rows.heads, rows.width, eps};
-  }
   static Tensor forward(AutogradContext* context, const Tensor& x, double eps) {
     context->save_for_backward({x});
     context->saved_data["eps"] = eps;
@@ -38,7 +30,7 @@ struct L2NormCuda : torch::autograd::Function<L2NormCuda> {
     Tensor y = empty_like_input(x);
     const c10::DeviceGuard device(x.device());
     const CudaKernels& table = *cuda_kernels();
-    check_launch("l2_norm", table.l2norm_forward(shape(rows, x, eps), rows.view, y.mutable_data_ptr(),
+    check_launch("l2_norm", table.l2norm_forward(l2_norm_shape(rows, x, eps), rows.view, y.mutable_data_ptr(),
                                                  table.current_stream()));
     return y;
   }
@@ -48,7 +40,7 @@ struct L2NormCuda : torch::autograd::Function<L2NormCuda> {
     Tensor dx = empty_like_input(x);
     const c10::DeviceGuard device(x.device());
     const CudaKernels& table = *cuda_kernels();
-    const auto call = shape(rows, x, context->saved_data["eps"].toDouble());
+    const auto call = l2_norm_shape(rows, x, context->saved_data["eps"].toDouble());
     check_launch("l2_norm", table.l2norm_backward(call, rows.view, upstream.view, dx.mutable_data_ptr(),
                                                   table.current_stream()));
     return {dx, Tensor()};
@@ -56,22 +48,12 @@ struct L2NormCuda : torch::autograd::Function<L2NormCuda> {
 };
 
 struct RmsNormCuda : torch::autograd::Function<RmsNormCuda> {
-  struct Inputs {
-    Inputs(const Tensor& x, const Tensor& weight, const Tensor& gate, double eps)
-        : rows(x), gate_rows(gate.defined() ? gate : x) {
-      shape = {kernel_scalar(x.scalar_type()), rows.tokens, rows.heads, rows.width, eps};
-      in = {rows.view, weight.const_data_ptr(), gate.defined() ? gate_rows.view : kernels::View{}};
-    }
-    NormRows rows, gate_rows;
-    kernels::RmsNormShape shape;
-    kernels::RmsNormInputs in;
-  };
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
                         const std::optional<Tensor>& given_gate, double eps, at::ScalarType result) {
     const Tensor gate = given_gate.value_or(Tensor());
     context->save_for_backward({x, weight, gate});
     context->saved_data["eps"] = eps;
-    const Inputs inputs(x, weight, gate, eps);
+    const RmsNormCall inputs(x, weight, gate, eps);
     Tensor y = at::empty(x.sizes(), x.options().dtype(result));
     const c10::DeviceGuard device(x.device());
     const CudaKernels& table = *cuda_kernels();
@@ -82,7 +64,7 @@ struct RmsNormCuda : torch::autograd::Function<RmsNormCuda> {
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
     const auto saved = context->get_saved_variables();
     const Tensor &x = saved[0], &weight = saved[1], &gate = saved[2];
-    const Inputs inputs(x, weight, gate, context->saved_data["eps"].toDouble());
+    const RmsNormCall inputs(x, weight, gate, context->saved_data["eps"].toDouble());
     const NormRows upstream(grads[0]);
     const c10::DeviceGuard device(x.device());
     const CudaKernels& table = *cuda_kernels();

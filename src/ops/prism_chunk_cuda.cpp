@@ -55,10 +55,6 @@ Tensor workspace(const ChunkCall& call, int64_t bytes) {
   return at::empty({bytes}, call.q.options().dtype(at::kByte));
 }
 
-void check_launch(const char* problem) {
-  if (problem) fail("prism_chunk: the CUDA kernel failed: {}", problem);
-}
-
 }  // namespace
 
 bool prism_chunk_has_cuda_kernel(const Tensor& q, const Tensor& k, const Tensor& w, bool erase_read,
@@ -102,7 +98,8 @@ ChunkOutputs prism_chunk_cuda(const ChunkCall& call, bool return_final_state, bo
     chunk_states =
         at::empty_symint(cuda_chunk_states_shape(call.q, call.w, call.cu_seqlens), call.q.options());
   const Tensor memory = workspace(call, cuda_kernels()->chunk_forward_workspace(kernel.shape));
-  check_launch(cuda_kernels()->chunk_forward(kernel.shape, kernel.in, o.mutable_data_ptr(),
+  check_launch("prism_chunk",
+               cuda_kernels()->chunk_forward(kernel.shape, kernel.in, o.mutable_data_ptr(),
                                              data_or_null(final_state), data_or_null(chunk_states),
                                              memory.mutable_data_ptr(), cuda_kernels()->current_stream()));
   return {o, final_state, chunk_states};
@@ -123,7 +120,8 @@ ChunkGradients prism_chunk_cuda_backward(const ChunkCall& call, const Tensor& ch
   const kernels::View d_o_view = aligned_view_of(dO, 2, held_do);
   if (d_final_state) dfinal = d_final_state->contiguous();
   const Tensor memory = workspace(call, cuda_kernels()->chunk_backward_workspace(kernel.shape));
-  check_launch(cuda_kernels()->chunk_backward(kernel.shape, kernel.in, chunk_states.const_data_ptr(),
+  check_launch("prism_chunk",
+               cuda_kernels()->chunk_backward(kernel.shape, kernel.in, chunk_states.const_data_ptr(),
                                               d_o_view, d_final_state ? dfinal.const_data_ptr() : nullptr,
                                               {.dq = dq.mutable_data_ptr(),
                                                .dk = dk.mutable_data_ptr(),

@@ -43,10 +43,6 @@ struct KernelCall {
   Tensor held;
 };
 
-void check_launch(const char* problem) {
-  if (problem) fail("short_conv: the CUDA kernel failed: {}", problem);
-}
-
 struct ShortConvCuda : torch::autograd::Function<ShortConvCuda> {
   static Tensor forward(AutogradContext* context, const Tensor& x, const Tensor& weight,
                         const optional<Tensor>& given_bias, const optional<Tensor>& given_history,
@@ -59,8 +55,8 @@ struct ShortConvCuda : torch::autograd::Function<ShortConvCuda> {
     KernelCall call(x, weight.size(1), history, offsets, sequences);
     call.set_weights(weight, bias);
     const Tensor y = empty_like_input(x);
-    check_launch(cuda_kernels()->short_conv_forward(call.shape, call.in, y.mutable_data_ptr(),
-                                                    cuda_kernels()->current_stream()));
+    check_launch("short_conv", cuda_kernels()->short_conv_forward(call.shape, call.in, y.mutable_data_ptr(),
+                                                                  cuda_kernels()->current_stream()));
     return y;
   }
 
@@ -80,9 +76,10 @@ struct ShortConvCuda : torch::autograd::Function<ShortConvCuda> {
     const int64_t bytes =
         cuda_kernels()->short_conv_backward_workspace(call.shape, dweight.defined() || dbias.defined());
     const Tensor workspace = at::empty({bytes}, x.options().dtype(at::kByte));
-    check_launch(cuda_kernels()->short_conv_backward(
-        call.shape, call.in, dy, {.dx = pointer(dx), .dweight = pointer(dweight), .dbias = pointer(dbias)},
-        workspace.mutable_data_ptr(), cuda_kernels()->current_stream()));
+    check_launch("short_conv", cuda_kernels()->short_conv_backward(
+                                   call.shape, call.in, dy,
+                                   {.dx = pointer(dx), .dweight = pointer(dweight), .dbias = pointer(dbias)},
+                                   workspace.mutable_data_ptr(), cuda_kernels()->current_stream()));
     return {dx, dweight, dbias, Tensor(), Tensor(), Tensor()};
   }
 };
@@ -105,10 +102,8 @@ Tensor offsets_beside(const Tensor& x, const Packing& packing) {
 }  // namespace
 
 bool short_conv_has_cuda_kernel(const Tensor& x, int64_t width) {
-  const auto type = x.scalar_type();
   return x.is_cuda() && cuda_kernels() && cuda_kernels()->short_conv_forward &&
-         width <= kernels::cuda::kMaxConvTaps &&
-         (type == at::kDouble || type == at::kFloat || type == at::kBFloat16 || type == at::kHalf);
+         width <= kernels::cuda::kMaxConvTaps && is_kernel_type(x.scalar_type());
 }
 
 Tensor short_conv_cuda(const Tensor& x, const Tensor& weight, const Tensor& bias, const Packing& packing,
@@ -124,8 +119,8 @@ Tensor short_conv_history_cuda(const Tensor& x, int64_t width, const Packing& pa
   const Tensor before = history_beside(x, history), offsets = offsets_beside(x, packing);
   const KernelCall call(x, width, before, offsets, packing.sequences(x));
   const Tensor last = at::empty({packing.sequences(x), x.size(2), width - 1}, x.options());
-  check_launch(cuda_kernels()->short_conv_history(call.shape, call.in, last.mutable_data_ptr(),
-                                                  cuda_kernels()->current_stream()));
+  check_launch("short_conv", cuda_kernels()->short_conv_history(call.shape, call.in, last.mutable_data_ptr(),
+                                                                cuda_kernels()->current_stream()));
   return last;
 }
 
@@ -136,7 +131,8 @@ Tensor short_conv_step_cuda(const Tensor& x, const Tensor& weight, const Tensor&
   KernelCall call(x.unsqueeze(1), weight.size(1), Tensor(), Tensor(), x.size(0));
   call.set_weights(typed, typed_bias);
   const Tensor y = empty_like_input(x);
-  check_launch(cuda_kernels()->short_conv_step(call.shape, call.in, history.mutable_data_ptr(),
+  check_launch("short_conv",
+               cuda_kernels()->short_conv_step(call.shape, call.in, history.mutable_data_ptr(),
                                                y.mutable_data_ptr(), cuda_kernels()->current_stream()));
   return y;
 }

@@ -38,7 +38,7 @@ at::Tensor gradients_of(const at::Tensor& scores, int64_t items, const at::Tenso
       {.gradient = kernel_scalar(type), .rows = scores.size(0), .columns = items, .stride = scores.size(1)},
       scores.const_data_ptr<float>(), targets.const_data_ptr<int64_t>(), gradients.mutable_data_ptr(),
       losses.mutable_data_ptr<float>(), table.current_stream());
-  if (problem) fail("full_softmax_loss: the CUDA kernel failed: {}", problem);
+  check_launch("full_softmax_loss", problem);
   return gradients;
 }
 

@@ -20,10 +20,6 @@ bool has_kernel(const Tensor& x) {
   return x.is_cuda() && cuda_kernels() && cuda_kernels()->swiglu_forward && is_kernel_type(x.scalar_type());
 }
 
-void check_launch(const char* problem) {
-  if (problem) fail("swiglu: the CUDA kernel failed: {}", problem);
-}
-
 struct Swiglu : torch::autograd::Function<Swiglu> {
   static kernels::cuda::SwigluShape shape(const Tensor& x) {
     const int64_t width = x.size(-1) / 2;
@@ -37,8 +33,8 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
     Tensor y = at::empty(sizes, x.options());
     const c10::DeviceGuard device(x.device());
     const CudaKernels& table = *cuda_kernels();
-    check_launch(
-        table.swiglu_forward(shape(x), x.const_data_ptr(), y.mutable_data_ptr(), table.current_stream()));
+    check_launch("swiglu", table.swiglu_forward(shape(x), x.const_data_ptr(), y.mutable_data_ptr(),
+                                                table.current_stream()));
     return y;
   }
   static variable_list backward(AutogradContext* context, const variable_list& grads) {
@@ -46,8 +42,8 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
     Tensor dx = empty_like_input(x);
     const c10::DeviceGuard device(x.device());
     const CudaKernels& table = *cuda_kernels();
-    check_launch(table.swiglu_backward(shape(x), x.const_data_ptr(), dy.const_data_ptr(),
-                                       dx.mutable_data_ptr(), table.current_stream()));
+    check_launch("swiglu", table.swiglu_backward(shape(x), x.const_data_ptr(), dy.const_data_ptr(),
+                                                 dx.mutable_data_ptr(), table.current_stream()));
     return {dx};
   }
 };

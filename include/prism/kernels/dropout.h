@@ -27,4 +27,18 @@ struct HashKeys {
 };
 HashKeys dropout_keys(uint64_t seed, uint64_t high);
 
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    inline uint32_t
+    dropout_hash(uint32_t i, HashKeys keys) {
+  uint32_t x = i ^ keys.first;
+  x ^= x >> 16;
+  x *= 0x7feb352dU;
+  x += keys.second;
+  x ^= x >> 15;
+  x *= 0x846ca68bU;
+  return x ^ (x >> 16);
+}
+
 }  // namespace prism::kernels

@@ -14,35 +14,25 @@
 namespace prism::kernels {
 namespace {
 
-inline uint32_t hashed(uint32_t i, HashKeys keys) {
-  uint32_t x = i ^ keys.first;
-  x ^= x >> 16;
-  x *= 0x7feb352dU;
-  x += keys.second;
-  x ^= x >> 15;
-  x *= 0x846ca68bU;
-  return x ^ (x >> 16);
-}
-
 PRISM_CLONES void add_span(HashKeys keys, uint32_t threshold, const float* residual, const float* x,
                            float scale, float* out, uint32_t first, int64_t count) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i)
-    out[i] =
-        residual[i] + (hashed(first + static_cast<uint32_t>(i), keys) >= threshold ? scale * x[i] : 0.0F);
+    out[i] = residual[i] +
+             (dropout_hash(first + static_cast<uint32_t>(i), keys) >= threshold ? scale * x[i] : 0.0F);
 }
 
 PRISM_CLONES void scale_span(HashKeys keys, uint32_t threshold, const float* x, float scale, float* out,
                              uint32_t first, int64_t count) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i)
-    out[i] = hashed(first + static_cast<uint32_t>(i), keys) >= threshold ? scale * x[i] : 0.0F;
+    out[i] = dropout_hash(first + static_cast<uint32_t>(i), keys) >= threshold ? scale * x[i] : 0.0F;
 }
 
 PRISM_CLONES void mask_span(HashKeys keys, uint32_t threshold, uint8_t* out, uint32_t first, int64_t count) {
 #pragma omp simd
   for (int64_t i = 0; i < count; ++i)
-    out[i] = hashed(first + static_cast<uint32_t>(i), keys) >= threshold ? 1 : 0;
+    out[i] = dropout_hash(first + static_cast<uint32_t>(i), keys) >= threshold ? 1 : 0;
 }
 
 /// Splits elements [begin, end) of the data where the high word of the hashed index changes.

@@ -8,16 +8,6 @@ namespace {
 
 constexpr int kBlock = 256, kEach = 4;
 
-__device__ uint32_t hashed(uint32_t i, HashKeys keys) {
-  uint32_t x = i ^ keys.first;
-  x ^= x >> 16;
-  x *= 0x7feb352dU;
-  x += keys.second;
-  x ^= x >> 15;
-  x *= 0x846ca68bU;
-  return x ^ (x >> 16);
-}
-
 /// Elements whose indices share their high word; `first` is the low word of the first.
 struct Span {
   HashKeys keys;
@@ -33,7 +23,7 @@ __global__ void __launch_bounds__(kBlock) dropout_kernel(Span span, const R* res
   for (int n = 0; n < kEach; ++n) {
     const int64_t i = begin + n;
     if (i >= span.count) return;
-    const bool kept = hashed(span.first + static_cast<uint32_t>(i), span.keys) >= span.threshold;
+    const bool kept = dropout_hash(span.first + static_cast<uint32_t>(i), span.keys) >= span.threshold;
     const float own = residual ? widen(residual[i]) : 0.0f;
     out[i] = narrow<R>(kept ? own + span.scale * widen(x[i]) : own);
   }

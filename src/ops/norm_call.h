@@ -1,8 +1,10 @@
 #pragma once
-// l2_norm, rms_norm and gated_rms_norm through the CUDA kernels of libprism_cuda.so.
+// What the norms' kernels take on every device, and the way to those of libprism_cuda.so.
 #include <ATen/core/Tensor.h>
 
 #include "kernel_views.h"
+#include "prism/kernels/l2norm.h"
+#include "prism/kernels/rms_norm.h"
 
 namespace prism {
 
@@ -21,7 +23,23 @@ struct NormRows {
   int64_t tokens, heads, width;
 };
 
-/// Whether the kernels serve rows of x.
+inline kernels::L2NormShape l2_norm_shape(const NormRows& rows, const at::Tensor& x, double eps) {
+  return {kernel_scalar(x.scalar_type()), rows.tokens, rows.heads, rows.width, eps};
+}
+
+/// A call of rms_norm; `gate` may be undefined.
+struct RmsNormCall {
+  RmsNormCall(const at::Tensor& x, const at::Tensor& weight, const at::Tensor& gate, double eps)
+      : rows(x), gate_rows(gate.defined() ? gate : x) {
+    shape = {kernel_scalar(x.scalar_type()), rows.tokens, rows.heads, rows.width, eps};
+    in = {rows.view, weight.const_data_ptr(), gate.defined() ? gate_rows.view : kernels::View{}};
+  }
+  NormRows rows, gate_rows;
+  kernels::RmsNormShape shape;
+  kernels::RmsNormInputs in;
+};
+
+/// Whether the CUDA kernels serve rows of x.
 bool has_cuda_norm(const at::Tensor& x);
 
 at::Tensor l2_norm_cuda(const at::Tensor& x, double eps);
