@@ -13,7 +13,7 @@ namespace {
 using at::Tensor;
 
 /// vector_gate with the file's state, packing and scale.
-Tensors recurrence(const Call& call, VectorGateArgs args) {
+Tensors gate_recurrence(const Call& call, VectorGateArgs args) {
   args.initial_state = call.find("initial_state");
   args.cu_seqlens = call.find("cu_seqlens");
   args.scale = call.number("scale");
@@ -28,12 +28,12 @@ Tensor gated(const Tensor& gate, const Tensor& value) {
 }
 
 Tensors gla(const Call& call) {
-  return recurrence(call, {.q = call.at("q"), .k = call.at("k"), .w = call.at("v"), .g = call.at("gk")});
+  return gate_recurrence(call, {.q = call.at("q"), .k = call.at("k"), .w = call.at("v"), .g = call.at("gk")});
 }
 
 Tensors kda(const Call& call) {
   const Tensor& beta = call.at("beta");
-  return recurrence(
+  return gate_recurrence(
       call,
       {.q = call.at("q"), .k = call.at("k"), .w = gated(beta, call.at("v")), .g = call.at("g"), .b = beta});
 }
@@ -44,12 +44,12 @@ Tensors pkda(const Call& call) {
   const PreconditionResult key =
       precondition(k, call.at("beta_atk"), call.at("g_atk"), call.at("log_atk_scale"), Packing::rows(),
                    call.find("initial_A"), call.number("squash_x"), call.number("eps"));
-  Tensors out = recurrence(call, {.q = call.at("q"),
-                                  .k = key.write_key,
-                                  .w = gated(beta, call.at("v")),
-                                  .g = call.at("g"),
-                                  .b = beta,
-                                  .erase_read = k});
+  Tensors out = gate_recurrence(call, {.q = call.at("q"),
+                                       .k = key.write_key,
+                                       .w = gated(beta, call.at("v")),
+                                       .g = call.at("g"),
+                                       .b = beta,
+                                       .erase_read = k});
   out["final_A"] = key.final_a;
   return out;
 }
@@ -60,7 +60,7 @@ Tensors rwkv7(const Call& call) {
   args.erase_read = kk;
   args.erase_key = kk * call.at("a");
   args.erase_undecayed = true;
-  return recurrence(call, args);
+  return gate_recurrence(call, args);
 }
 
 /// Slots of keys, read along the slots; softmax between the slots in the type of gates; slots of values.

@@ -13,9 +13,9 @@
 namespace prism {
 namespace {
 
-constexpr double kNormEps = 1e-6, kDeviation = 0.02;
+constexpr double kUnitNormEps = 1e-6, kDeviation = 0.02;
 
-at::Tensor unit_norm(const at::Tensor& x) { return at::layer_norm(x, {x.size(-1)}, {}, {}, kNormEps); }
+at::Tensor unit_norm(const at::Tensor& x) { return at::layer_norm(x, {x.size(-1)}, {}, {}, kUnitNormEps); }
 
 HstuConfig resolved(HstuConfig c, int64_t width) {
   for (int64_t* own : {&c.key_width, &c.value_width}) {

@@ -13,7 +13,7 @@
 namespace prism {
 namespace {
 
-constexpr double kNormEps = 1e-5;
+constexpr double kGroupNormEps = 1e-5;
 
 }  // namespace
 
@@ -53,8 +53,8 @@ at::Tensor Mamba2::read(const at::Tensor& projected, const TokenStream& stream) 
 at::Tensor Mamba2::output(const at::Tensor& y, const at::Tensor& x) const {
   const at::Tensor gated = y.flatten(-2) * at::silu(at::linear(x, gate_weight_));
   const at::Tensor groups = gated.unflatten(-1, {key_heads_, -1});
-  const at::Tensor unit =
-      rms_norm(groups, at::ones({groups.size(-1)}, norm_weight_.options().requires_grad(false)), kNormEps);
+  const at::Tensor unit = rms_norm(
+      groups, at::ones({groups.size(-1)}, norm_weight_.options().requires_grad(false)), kGroupNormEps);
   return at::linear(unit.flatten(-2) * norm_weight_.to(unit.scalar_type()), out_weight_);
 }
 

@@ -10,7 +10,7 @@ namespace {
 
 using at::Tensor;
 
-constexpr double kNormEps = 1e-6;
+constexpr double kMemoryNormEps = 1e-6;
 
 Tensor with_one(const Tensor& x) { return at::constant_pad_nd(x, {0, 1}, 1); }
 
@@ -38,7 +38,7 @@ Tensor MemoryModel::by_head(const Tensor& x, const Tensor& parameter_HV) const {
 
 Tensor MemoryModel::finish(const Tensor& z, const Tensor& x) const {
   if (!memory_.norm_weight.defined()) return z;
-  const Tensor normal = at::layer_norm(z, {z.size(-1)}, {}, {}, kNormEps);
+  const Tensor normal = at::layer_norm(z, {z.size(-1)}, {}, {}, kMemoryNormEps);
   const Tensor scaled = normal.unflatten(0, {-1, heads_}) * memory_.norm_weight.unsqueeze(1);
   return (scaled + memory_.norm_bias.unsqueeze(1)).flatten(0, 1) + x;
 }
@@ -72,7 +72,7 @@ MemoryModel::Gradients MemoryModel::gradients(const std::vector<Tensor>& W, cons
   const Tensor z = deep ? at::bmm(result.inputs[1], W[1]) : first;
   Tensor g;
   if (memory_.norm_weight.defined()) {
-    const auto [normal, mean, deviation] = at::native_layer_norm(z, {z.size(-1)}, {}, {}, kNormEps);
+    const auto [normal, mean, deviation] = at::native_layer_norm(z, {z.size(-1)}, {}, {}, kMemoryNormEps);
     const Tensor y = by_head(normal, memory_.norm_weight).unflatten(0, {-1, heads_});
     const Tensor e = (y + memory_.norm_bias.unsqueeze(1)).flatten(0, 1) + (k - v);
     g = std::get<0>(at::native_layer_norm_backward(by_head(loss_gradient(e, delta), memory_.norm_weight), z,

@@ -26,7 +26,6 @@ using Tensors = std::vector<Tensor>;
 using Step = MiniBatches::Step;
 using Gradients = MemoryModel::Gradients;
 
-Tensor transposed(const Tensor& x) { return x.transpose(-2, -1); }
 Tensor kept(const Tensor& keep, const Tensor& x) { return keep.defined() ? keep * x : x; }
 
 /// What the states are at a position of the sequences.
@@ -86,9 +85,9 @@ FastState public_state(const States& states) {
   return result;
 }
 
-class Pass {
+class FastWeightPass {
  public:
-  explicit Pass(const FastWeightArgs& args)
+  explicit FastWeightPass(const FastWeightArgs& args)
       : args_(args),
         rule_(args.rule),
         batches_(args.q, args.cu_seqlens, args.mini_batch, args.seen),
@@ -136,7 +135,7 @@ class Pass {
   Tensors outputs_;
 };
 
-States Pass::unpack(const Tensors& all) const {
+States FastWeightPass::unpack(const Tensors& all) const {
   auto next = all.begin();
   const auto take = [&](size_t count) {
     const Tensors some(next, next + count);
@@ -151,7 +150,7 @@ States Pass::unpack(const Tensors& all) const {
   return states;
 }
 
-Mixing Pass::mixing_at(const Step& step) const {
+Mixing FastWeightPass::mixing_at(const Step& step) const {
   return {.keep = step.of(mixing_.keep),
           .carry = step.of(mixing_.carry),
           .decay = step.of(mixing_.decay),
@@ -161,15 +160,15 @@ Mixing Pass::mixing_at(const Step& step) const {
 }
 
 /// The gradients' part of the read of q, sum_j into_tj (q_t x_j) g_j.
-Tensor Pass::spread(const Tensor& x, const Tensor& g, const Tensor& q, const Mixing& m) const {
-  const Tensor products = at::bmm(q, transposed(x));
+Tensor FastWeightPass::spread(const Tensor& x, const Tensor& g, const Tensor& q, const Mixing& m) const {
+  const Tensor products = at::bmm(q, x.mT());
   if (!m.by_channel()) return at::bmm(m.into * products, g);
-  return at::matmul(m.into * products.unsqueeze(1), transposed(g).unsqueeze(-1)).squeeze(-1).transpose(1, 2);
+  return at::matmul(m.into * products.unsqueeze(1), g.mT().unsqueeze(-1)).squeeze(-1).transpose(1, 2);
 }
 
 /// The dual form: reads without the weights of single tokens.
-Tensor Pass::read(const Tensors& base, const Tensors& S, const Gradients& g, const Mixing& m,
-                  const Tensor& q) const {
+Tensor FastWeightPass::read(const Tensors& base, const Tensors& S, const Gradients& g, const Mixing& m,
+                            const Tensor& q) const {
   Tensor x = model_.lift(q), z;
   for (size_t l = 0; l < layers_; ++l) {
     if (l > 0) x = model_.hidden(z);
@@ -180,13 +179,13 @@ Tensor Pass::read(const Tensors& base, const Tensors& S, const Gradients& g, con
 }
 
 /// A_t of every token, [Z,C,in,out].
-Tensor Pass::weights_of_tokens(const Tensor& A, const Tensor& S, const Tensor& x, const Tensor& g,
-                               const Mixing& m) const {
+Tensor FastWeightPass::weights_of_tokens(const Tensor& A, const Tensor& S, const Tensor& x, const Tensor& g,
+                                         const Mixing& m) const {
   const int64_t in = A.size(1), out = A.size(2);
   const Tensor keep = m.keep.defined() ? m.keep.unsqueeze(2) : m.keep;  // [Z,C,1,1 or V]
   const Tensor start = kept(keep, A.unsqueeze(1));
   if (m.by_channel()) {
-    const Tensor writes = transposed(g).unsqueeze(-1) * x.unsqueeze(1);  // [Z,V,J,K]
+    const Tensor writes = g.mT().unsqueeze(-1) * x.unsqueeze(1);  // [Z,V,J,K]
     return start - at::matmul(m.into, writes).permute({0, 2, 3, 1});
   }
   const Tensor writes = (x.unsqueeze(-1) * g.unsqueeze(-2)).flatten(2);  // [Z,J,in*out]
@@ -197,7 +196,7 @@ Tensor Pass::weights_of_tokens(const Tensor& A, const Tensor& S, const Tensor& x
   return start - at::bmm(m.apply, directions.flatten(2)).unflatten(2, {in, out});
 }
 
-Tensor Pass::read_written_out(const Tensors& each, const Tensor& q) const {
+Tensor FastWeightPass::read_written_out(const Tensors& each, const Tensor& q) const {
   Tensor x = model_.lift(q), z;
   for (size_t l = 0; l < layers_; ++l) {
     if (l > 0) x = model_.hidden(z);
@@ -207,29 +206,29 @@ Tensor Pass::read_written_out(const Tensors& each, const Tensor& q) const {
 }
 
 /// A after the chunk's last token.
-Tensor Pass::next_weights(const Tensor& A, const Tensor& S, const Tensor& x, const Tensor& g, const Mixing& m,
-                          const Tensor& last) const {
+Tensor FastWeightPass::next_weights(const Tensor& A, const Tensor& S, const Tensor& x, const Tensor& g,
+                                    const Mixing& m, const Tensor& last) const {
   const Tensor keep = m.keep.defined() ? at::bmm(last, m.keep) : m.keep;
   if (m.by_channel()) {
     const Tensor into = at::matmul(last.unsqueeze(1), m.into).squeeze(2);  // [Z,V,C]
-    return kept(keep, A) - at::bmm(transposed(x), transposed(into) * g);
+    return kept(keep, A) - at::bmm(x.mT(), into.mT() * g);
   }
-  const Tensor into = transposed(at::bmm(last, m.into));
-  Tensor next = kept(keep, A) - at::bmm(transposed(x), into * g);
+  const Tensor into = (at::bmm(last, m.into)).mT();
+  Tensor next = kept(keep, A) - at::bmm(x.mT(), into * g);
   if (carries()) next = next - at::bmm(last, m.carry) * S;
   return next;
 }
 
 /// S after the chunk's last token; it restarts after a mini-batch where the rule says so.
-Tensor Pass::next_sum(const Tensor& S, const Tensor& x, const Tensor& g, const Mixing& m, const Tensor& last,
-                      const Step& step) const {
+Tensor FastWeightPass::next_sum(const Tensor& S, const Tensor& x, const Tensor& g, const Mixing& m,
+                                const Tensor& last, const Step& step) const {
   if (!rule_.accumulate && step.all_close) return at::zeros_like(S);
-  const Tensor sum = transposed(at::bmm(last, m.sum));
-  const Tensor next = at::bmm(last, m.decay) * S + at::bmm(transposed(x), sum * g);
+  const Tensor sum = (at::bmm(last, m.sum)).mT();
+  const Tensor next = at::bmm(last, m.decay) * S + at::bmm(x.mT(), sum * g);
   return !rule_.accumulate && step.any_close ? next.masked_fill(step.closes, 0) : next;
 }
 
-Tensors Pass::next_recent(const Tensors& window, const Tensor& last) const {
+Tensors FastWeightPass::next_recent(const Tensors& window, const Tensor& last) const {
   const int64_t count = rule_.window - 1;
   const Tensor tokens = last.squeeze(1).argmax(1) + 1;
   const Tensor places = (tokens.unsqueeze(1) + at::arange(count, tokens.options())).unsqueeze(2);
@@ -238,7 +237,7 @@ Tensors Pass::next_recent(const Tensors& window, const Tensor& last) const {
   return recent;
 }
 
-Tensors Pass::body(const Step& step, const Tensors& all) {
+Tensors FastWeightPass::body(const Step& step, const Tensors& all) {
   const States now = unpack(all);
   const Tensor q = step.of(q_), last = step.of(last_);
   const Mixing m = mixing_at(step);
@@ -266,7 +265,7 @@ Tensors Pass::body(const Step& step, const Tensors& all) {
   return States{A, S, start, rule_.window > 1 ? next_recent(window, last) : Tensors{}}.all();
 }
 
-FastWeightResult Pass::run() {
+FastWeightResult FastWeightPass::run() {
   const Tensors all = batches_.run(initial_states(args_).all(), [&](const Step& step, const Tensors& states) {
     return body(step, states);
   });
@@ -288,7 +287,7 @@ FastWeightResult fast_weights(const FastWeightArgs& given) {
       (args.implementation == Implementation::kFused && !fits))
     fail("fast_weights: no {} implementation of this call", implementation_name(args.implementation));
   if (fits && args.implementation != Implementation::kComposed) return ttt_linear_fused(args);
-  return Pass(args).run();
+  return FastWeightPass(args).run();
 }
 
 }  // namespace prism

@@ -24,6 +24,12 @@ inline bool is_kernel_type(at::ScalarType type) {
   return type == at::kDouble || type == at::kFloat || type == at::kBFloat16 || type == at::kHalf;
 }
 
+/// Whether a CPU kernel takes x: fp64, fp32 or bf16 in the processor's memory.
+inline bool takes_cpu_kernel(const at::Tensor& x) {
+  const auto type = x.scalar_type();
+  return x.is_cpu() && (type == at::kFloat || type == at::kDouble || type == at::kBFloat16);
+}
+
 /// Where each sequence starts in the flattened tokens of x [B,T,...].
 inline std::vector<int64_t> offsets_of(const at::Tensor& x, const Packing& packing) {
   if (packing.is_packed()) return packing.offsets();

@@ -18,15 +18,14 @@ namespace {
 using at::Tensor;
 using Tensors = std::vector<Tensor>;
 
-constexpr double kNormEps = 1e-5;
+constexpr double kRowNormEps = 1e-5;
 
-Tensor transposed(const Tensor& x) { return x.transpose(-2, -1); }
 Tensor row_norms(const Tensor& w) { return at::linalg_vector_norm(w, 2, -1, /*keepdim=*/true); }
 
 /// Rows of (chunk, head) pairs: q [Z,C,K], weights [Z,.,.].
 Tensor read(const LactWeights& w, const Tensor& q) {
-  const Tensor hidden = at::silu(at::bmm(q, transposed(w[0]))) * at::bmm(q, transposed(w[2]));
-  return at::bmm(hidden, transposed(w[1]));
+  const Tensor hidden = at::silu(at::bmm(q, w[0].mT())) * at::bmm(q, w[2].mT());
+  return at::bmm(hidden, w[1].mT());
 }
 
 /// A chunk's tokens on such rows; momentum [Z,1,1], its mean.
@@ -36,12 +35,12 @@ struct Chunk {
 
 /// sum_i lr_ij d(f(k_i) . v_i) / d w_j.
 LactWeights gradients(const LactWeights& w, const Chunk& c) {
-  const Tensor first = at::bmm(c.k, transposed(w[0])), half = at::sigmoid(first), gate = first * half;
-  const Tensor linear = at::bmm(c.k, transposed(w[2])), back = at::bmm(c.v, w[1]);
+  const Tensor first = at::bmm(c.k, w[0].mT()), half = at::sigmoid(first), gate = first * half;
+  const Tensor linear = at::bmm(c.k, w[2].mT()), back = at::bmm(c.v, w[1]);
   const auto rate = [&](int64_t j) { return c.lr.narrow(2, j, 1); };
   const Tensor slope = half * (1 + first * (1 - half));  // at::silu_backward has no derivative
-  return {at::bmm(transposed(back * linear * slope * rate(0)), c.k),
-          at::bmm(transposed(c.v * rate(1)), gate * linear), at::bmm(transposed(back * gate * rate(2)), c.k)};
+  return {at::bmm((back * linear * slope * rate(0)).mT(), c.k), at::bmm((c.v * rate(1)).mT(), gate * linear),
+          at::bmm((back * gate * rate(2)).mT(), c.k)};
 }
 
 /// The state after the chunk; norms [Z,rows,1] are those of the initial weights.
@@ -57,16 +56,16 @@ LactState updated(const LactState& state, const Chunk& chunk, const LactWeights&
     if (rule.muon) step[j] = newton_schulz(step[j], lact_muon_steps());
     const bool from_sum = rule.prenorm && state.sums[j].defined();
     const Tensor sum = (from_sum ? state.sums : state.weights)[j] + step[j];
-    next.weights[j] = sum * (norms[j] / (row_norms(sum) + kNormEps));
+    next.weights[j] = sum * (norms[j] / (row_norms(sum) + kRowNormEps));
     if (rule.prenorm) next.sums[j] = sum;
   }
   return next;
 }
 
-class Pass {
+class LactPass {
  public:
-  Pass(const Tensor& q, const LactTokens& tokens, const LactWeights& initial, const LactRule& rule,
-       const std::optional<Tensor>& cu_seqlens)
+  LactPass(const Tensor& q, const LactTokens& tokens, const LactWeights& initial, const LactRule& rule,
+           const std::optional<Tensor>& cu_seqlens)
       : rule_(rule),
         batches_(q, cu_seqlens,
                  std::min(rule.chunk,
@@ -100,7 +99,7 @@ class Pass {
   int64_t previous_begin_ = -1;
 };
 
-Tensors Pass::flat(const LactState& state) const {
+Tensors LactPass::flat(const LactState& state) const {
   Tensors all(state.weights.begin(), state.weights.end());
   for (size_t j = 0; rule_.prenorm && j < 3; ++j)
     all.push_back(state.sums[j].defined() ? state.sums[j] : state.weights[j]);
@@ -110,7 +109,7 @@ Tensors Pass::flat(const LactState& state) const {
   return all;
 }
 
-LactState Pass::unflat(const Tensors& all) const {
+LactState LactPass::unflat(const Tensors& all) const {
   LactState state;
   auto next = all.begin();
   std::copy_n(next, 3, state.weights.begin());
@@ -119,7 +118,7 @@ LactState Pass::unflat(const Tensors& all) const {
   return state;
 }
 
-LactState Pass::after_previous(const LactState& state, const MiniBatches::Step& step) const {
+LactState LactPass::after_previous(const LactState& state, const MiniBatches::Step& step) const {
   const auto previous = [&](const Tensor& x) {
     return x.defined() ? x.narrow(0, previous_begin_, step.count) : x;
   };
@@ -130,7 +129,7 @@ LactState Pass::after_previous(const LactState& state, const MiniBatches::Step& 
                  norms, rule_);
 }
 
-LactResult Pass::run(const LactState& state, at::ScalarType type) {
+LactResult LactPass::run(const LactState& state, at::ScalarType type) {
   Tensors outputs;
   const Tensors last = batches_.run(flat(state), [&](const MiniBatches::Step& step, const Tensors& all) {
     LactState now = unflat(all);
@@ -174,7 +173,7 @@ LactResult lact(const Tensor& q, const LactTokens& tokens, const LactState& stat
   check_arguments(q, tokens, state, rule);
   const c10::impl::ExcludeDispatchKeyGuard no_autocast(c10::autocast_dispatch_keyset);
   if (q.numel() == 0) return {.o = at::zeros(tokens.v.sizes(), q.options()), .state = state};
-  return Pass(q, tokens, initial, rule, cu_seqlens).run(state, q.scalar_type());
+  return LactPass(q, tokens, initial, rule, cu_seqlens).run(state, q.scalar_type());
 }
 
 Tensor lact_read(const LactWeights& weights, const Tensor& q) {

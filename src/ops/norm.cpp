@@ -17,11 +17,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-bool has_kernel(const Tensor& x) {
-  const auto type = x.scalar_type();
-  return x.is_cpu() && (type == at::kFloat || type == at::kDouble || type == at::kBFloat16);
-}
-
 struct L2Norm : torch::autograd::Function<L2Norm> {
   static Tensor forward(AutogradContext* context, const Tensor& x, double eps) {
     context->save_for_backward({x});
@@ -83,7 +78,7 @@ void check_weight(const Tensor& x, const Tensor& weight, const char* op) {
 }  // namespace
 
 Tensor l2_norm(const Tensor& x, double eps) {
-  if (has_kernel(x)) return L2Norm::apply(x, eps);
+  if (takes_cpu_kernel(x)) return L2Norm::apply(x, eps);
   if (has_cuda_norm(x)) return l2_norm_cuda(x, eps);
   const Tensor wide = widened(x);
   return (wide * at::rsqrt(wide.square().sum(-1, true) + eps)).to(x.scalar_type());
@@ -91,7 +86,8 @@ Tensor l2_norm(const Tensor& x, double eps) {
 
 Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
   check_weight(x, weight, "rms_norm");
-  if (has_kernel(x)) return RmsNorm::apply(x, weight.to(x.scalar_type()).contiguous(), std::nullopt, eps);
+  if (takes_cpu_kernel(x))
+    return RmsNorm::apply(x, weight.to(x.scalar_type()).contiguous(), std::nullopt, eps);
   if (has_cuda_norm(x)) return rms_norm_cuda(x, weight, {}, eps);
   return (unit_mean_square(widened(x), eps) * weight).to(x.scalar_type());
 }
@@ -99,7 +95,7 @@ Tensor rms_norm(const Tensor& x, const Tensor& weight, double eps) {
 Tensor gated_rms_norm(const Tensor& o, const Tensor& gate, const Tensor& weight, double eps) {
   check_weight(o, weight, "gated_rms_norm");
   check(o.sizes() == gate.sizes(), "gated_rms_norm: o has {} elements, the gate {}", o.numel(), gate.numel());
-  if (has_kernel(o) && gate.scalar_type() == o.scalar_type())
+  if (takes_cpu_kernel(o) && gate.scalar_type() == o.scalar_type())
     return RmsNorm::apply(o, weight.to(o.scalar_type()).contiguous(), std::optional<Tensor>(gate), eps);
   if (has_cuda_norm(o) && gate.scalar_type() == o.scalar_type()) return rms_norm_cuda(o, weight, gate, eps);
   return (unit_mean_square(widened(o), eps) * weight * at::silu(widened(gate))).to(o.scalar_type());

@@ -19,11 +19,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-bool has_kernel(const Tensor& k) {
-  const auto type = k.scalar_type();
-  return k.is_cpu() && (type == at::kFloat || type == at::kDouble || type == at::kBFloat16);
-}
-
 struct Squash {
   double x, eps;
 };
@@ -145,7 +140,7 @@ PreconditionResult precondition(const Tensor& k, const Tensor& beta, const Tenso
                                 double eps) {
   const auto initial = present(initial_a) ? initial_a : std::nullopt;
   check_arguments(k, beta, g, log_scale, packing, initial, squash);
-  if (!has_kernel(k)) return composed(k, beta, g, log_scale, packing, initial, {squash, eps});
+  if (!takes_cpu_kernel(k)) return composed(k, beta, g, log_scale, packing, initial, {squash, eps});
   const auto held = initial ? std::optional<Tensor>(initial->contiguous()) : std::nullopt;
   const variable_list out =
       Precondition::apply(k, beta, g, log_scale.contiguous(), held, offsets_of(k, packing), squash, eps);

@@ -23,7 +23,6 @@ using at::Tensor;
 
 /// x [..., m, n] as the batch of matrices that bmm takes.
 Tensor matrices(const Tensor& x) { return x.reshape({-1, x.size(-2), x.size(-1)}); }
-Tensor transposed(const Tensor& x) { return x.transpose(-2, -1); }
 
 /// The last pass over a gate's sums, free of differences: x_ij contributes to every g_t with j < t <= i.
 Tensor sum_over_spans(const Tensor& x_BCC) {
@@ -129,7 +128,7 @@ void Chunks::products() {
   gq_ = gated(q_, gam_);
   ge_ = gated(e_, gam_);
   dk_ = gated(k_, dec_);
-  const Tensor keys = transposed(k_.view({-1, L_ * C_, K_}));
+  const Tensor keys = k_.view({-1, L_ * C_, K_}).mT();
   qk_ = at::bmm(matrices(q_), keys);
   ek_ = at::bmm(matrices(e_), keys);
   P_ = decayed(qk_, Gam_);
@@ -157,7 +156,7 @@ void Chunks::solve() {
 
 Tensor Chunks::transition() const {
   const Tensor identity = at::eye(K_, Y_.options()) * last_;
-  return at::baddbmm(identity, transposed(dk_.narrow(1, 0, C_)), Y_, 1, -1);
+  return at::baddbmm(identity, dk_.narrow(1, 0, C_).mT(), Y_, 1, -1);
 }
 
 /// The state buffer (see ChunkLayout), forward in time.
@@ -170,7 +169,7 @@ Tensor Chunks::run_states() {
   } else {
     start.zero_();
   }
-  const Tensor M = transition(), R = at::bmm(transposed(dk_), values_);
+  const Tensor M = transition(), R = at::bmm(dk_.mT(), values_);
   for (int64_t p = 0; p < layout_.positions(); ++p) {
     const auto [begin, count] = layout_.chunks_at(p);
     const Tensor before = matrices(buffer.narrow(0, layout_.before(p).begin, count));
@@ -187,13 +186,13 @@ Tensor Chunks::run_state_gradients(const Tensor& d_o, const std::optional<Tensor
   if (d_final_state) layout_.put_finals(buffer, *d_final_state);
   const Tensor M = transition();
   const Tensor reads = at::baddbmm(gq_, P_.narrow(2, 0, C_), Y_, 1, -1);
-  const Tensor R = at::bmm(transposed(reads), d_o);
+  const Tensor R = at::bmm(reads.mT(), d_o);
   for (int64_t p = layout_.positions() - 1; p >= 0; --p) {
     const auto [begin, count] = layout_.chunks_at(p);
     Tensor before = matrices(buffer.narrow(0, layout_.before(p).begin, count));
     const Tensor after = matrices(buffer.narrow(0, layout_.after(p).begin, count));
-    at::baddbmm_out(before, R.narrow(0, begin * H_, count * H_),
-                    transposed(M.narrow(0, begin * H_, count * H_)), after);
+    at::baddbmm_out(before, R.narrow(0, begin * H_, count * H_), M.narrow(0, begin * H_, count * H_).mT(),
+                    after);
   }
   return buffer;
 }
@@ -221,28 +220,28 @@ ChunkGradients Chunks::backward(const Tensor& chunk_states, const std::optional<
 
   // Writes and the solve. dZ is the gradient of Z = gam e S0 + sum_l N_l (U or w_l), which b subtracts from
   // w_1.
-  const Tensor dvalues = at::bmm(transposed(P_), dO).baddbmm_(dk_, dS);
-  const Tensor dfirst = solved(transposed(T_), dvalues.narrow(1, 0, C_));
+  const Tensor dvalues = at::bmm(P_.mT(), dO).baddbmm_(dk_, dS);
+  const Tensor dfirst = solved(T_.mT(), dvalues.narrow(1, 0, C_));
   const Tensor dZ = dfirst * b_.neg();
   const Tensor Z = at::bmm(ge_, S0).baddbmm_(N_, values_);
   const Tensor db = (dfirst * Z).sum(-1).neg_();
   dvalues.narrow(1, 0, C_).copy_(dfirst);
   if (L_ > 1) {
     const int64_t later = (L_ - 1) * C_;
-    dvalues.narrow(1, C_, later).baddbmm_(transposed(N_.narrow(2, C_, later)), dZ);
+    dvalues.narrow(1, C_, later).baddbmm_(N_.narrow(2, C_, later).mT(), dZ);
   }
 
   // Keys and queries. Gam masks the products.
-  const Tensor dP = at::bmm(dO, transposed(values_)), dN = at::bmm(dZ, transposed(values_));
+  const Tensor dP = at::bmm(dO, values_.mT()), dN = at::bmm(dZ, values_.mT());
   const Tensor dqk = by_key_head(decayed_rows(dP, Gam_)), dek = by_key_head(decayed_rows(dN, Gam_.tril(-1)));
-  const Tensor reads_q = at::bmm(dO, transposed(S0)), reads_e = at::bmm(dZ, transposed(S0));
-  const Tensor keeps = at::bmm(values_, transposed(dS));
+  const Tensor reads_q = at::bmm(dO, S0.mT()), reads_e = at::bmm(dZ, S0.mT());
+  const Tensor keeps = at::bmm(values_, dS.mT());
   const Tensor keys = k_.view({-1, L_ * C_, K_});
   const Tensor gam = gam_.unsqueeze(-1), dec = dec_.repeat({1, L_}).unsqueeze(-1);
   const Tensor dq = at::baddbmm(by_key_head(reads_q * gam), dqk, keys).mul_(call_.scale);
   const Tensor de = at::baddbmm(by_key_head(reads_e * gam), dek, keys);
-  const Tensor dk = at::baddbmm(by_key_head(keeps * dec), transposed(dqk), matrices(q_));
-  dk.baddbmm_(transposed(dek), matrices(e_));
+  const Tensor dk = at::baddbmm(by_key_head(keeps * dec), dqk.mT(), matrices(q_));
+  dk.baddbmm_(dek.mT(), matrices(e_));
   if (!call_.erase_read) dk.narrow(1, 0, C_).add_(de);
 
   // The gate: every decay entry times its gradient, summed over the gates inside it.

@@ -18,8 +18,8 @@ using kernels::cuda::PrismChunkCudaShape;
 
 /// A call as the kernels take it; owns the copies of what they cannot read in place. cu_seqlens stays on the
 /// device: nothing here waits for it.
-struct KernelCall {
-  explicit KernelCall(const ChunkCall& call)
+struct CudaChunkCall {
+  explicit CudaChunkCall(const ChunkCall& call)
       : shape{.dtype = kernel_scalar(call.q.scalar_type()),
               .tokens = call.batch() * call.tokens(),
               .sequences = call.sequences(),
@@ -43,8 +43,8 @@ struct KernelCall {
       shape.offsets = held[6].const_data_ptr<int64_t>();
     }
   }
-  KernelCall(const KernelCall&) = delete;
-  KernelCall& operator=(const KernelCall&) = delete;
+  CudaChunkCall(const CudaChunkCall&) = delete;
+  CudaChunkCall& operator=(const CudaChunkCall&) = delete;
 
   PrismChunkCudaShape shape;
   kernels::PrismChunkInputs in;
@@ -87,7 +87,7 @@ std::vector<c10::SymInt> cuda_chunk_states_shape(const Tensor& q, const Tensor& 
 
 ChunkOutputs prism_chunk_cuda(const ChunkCall& call, bool return_final_state, bool save_states) {
   const c10::OptionalDeviceGuard guard(call.q.device());
-  const KernelCall kernel(call);
+  const CudaChunkCall kernel(call);
   const Tensor o =
       at::empty({call.batch(), call.tokens(), call.heads(), call.value_width()}, call.q.options());
   Tensor final_state = nothing(call.b), chunk_states = nothing(call.q);
@@ -109,7 +109,7 @@ ChunkGradients prism_chunk_cuda_backward(const ChunkCall& call, const Tensor& ch
                                          const std::optional<Tensor>& d_o,
                                          const std::optional<Tensor>& d_final_state) {
   const c10::OptionalDeviceGuard guard(call.q.device());
-  const KernelCall kernel(call);
+  const CudaChunkCall kernel(call);
   const Tensor dq = empty_like_input(call.q), dk = empty_like_input(call.k), dw = empty_like_input(call.w),
                db = empty_like_input(call.b), dg = empty_like_input(call.g),
                dinitial = call.initial_state ? empty_like_input(*call.initial_state) : nothing(call.b);

@@ -14,8 +14,8 @@ namespace {
 using at::Tensor;
 
 /// A call as the kernels take it; owns the copies of what they cannot read in place.
-struct KernelCall {
-  explicit KernelCall(const ChunkCall& call)
+struct FusedChunkCall {
+  explicit FusedChunkCall(const ChunkCall& call)
       : offsets(sequence_offsets(call.cu_seqlens, call.batch(), call.tokens())),
         shape{.dtype = kernel_scalar(call.q.scalar_type()),
               .sequences = {.count = int64_t(offsets.size()) - 1, .offsets = offsets.data()},
@@ -37,8 +37,8 @@ struct KernelCall {
       in.initial_state = held[6].const_data_ptr();
     }
   }
-  KernelCall(const KernelCall&) = delete;
-  KernelCall& operator=(const KernelCall&) = delete;
+  FusedChunkCall(const FusedChunkCall&) = delete;
+  FusedChunkCall& operator=(const FusedChunkCall&) = delete;
 
   std::vector<int64_t> offsets;
   kernels::PrismChunkShape shape;
@@ -62,7 +62,7 @@ int64_t fused_chunk_length(at::ScalarType type, int64_t key_width, int64_t value
 }
 
 ChunkOutputs prism_chunk_fused(const ChunkCall& call, bool return_final_state, bool save_states) {
-  const KernelCall kernel(call);
+  const FusedChunkCall kernel(call);
   const at::ScalarType state_type = gate_type(call.q.scalar_type());
   const Tensor o =
       at::empty({call.batch(), call.tokens(), call.heads(), call.value_width()}, call.q.options());
@@ -83,7 +83,7 @@ ChunkOutputs prism_chunk_fused(const ChunkCall& call, bool return_final_state, b
 ChunkGradients prism_chunk_fused_backward(const ChunkCall& call, const Tensor& chunk_states,
                                           const std::optional<Tensor>& d_o,
                                           const std::optional<Tensor>& d_final_state) {
-  const KernelCall kernel(call);
+  const FusedChunkCall kernel(call);
   const Tensor dq = empty_like_input(call.q), dk = empty_like_input(call.k), dw = empty_like_input(call.w),
                db = empty_like_input(call.b), dg = empty_like_input(call.g),
                derase = call.erase_read ? empty_like_input(*call.erase_read) : nothing(call.b),
@@ -110,7 +110,7 @@ ChunkOutputs prism_chunk_reference(const ChunkCall& call, bool return_final_stat
   check(call.q.device().is_cpu() && call.q.scalar_type() != at::kHalf,
         "prism_chunk: the reference implementation takes fp64, fp32 and bf16 on the CPU, not {} on {}",
         c10::toString(call.q.scalar_type()), call.q.device().str());
-  const KernelCall kernel(call);
+  const FusedChunkCall kernel(call);
   const auto doubles = call.q.options().dtype(at::kDouble);
   const Tensor o = at::empty({call.batch(), call.tokens(), call.heads(), call.value_width()}, doubles);
   const Tensor final_state =

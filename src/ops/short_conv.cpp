@@ -17,11 +17,6 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-bool has_cpu_kernel(const Tensor& x) {
-  const auto type = x.scalar_type();
-  return x.is_cpu() && (type == at::kFloat || type == at::kDouble || type == at::kBFloat16);
-}
-
 struct ShortConv : torch::autograd::Function<ShortConv> {
   struct Inputs {
     Inputs(const Tensor& x, const Tensor& weight, const Tensor& bias, const Tensor& history,
@@ -97,7 +92,7 @@ Tensor short_conv(const Tensor& x, const Tensor& weight, const Tensor& bias, con
   const Tensor before = history.value_or(Tensor());
   check_history(x, weight.size(1), packing, before);
   if (short_conv_has_cuda_kernel(x, weight.size(1))) return short_conv_cuda(x, weight, bias, packing, before);
-  if (!has_cpu_kernel(x)) return short_conv_composed(x, weight, bias, packing, before);
+  if (!takes_cpu_kernel(x)) return short_conv_composed(x, weight, bias, packing, before);
   const auto typed = [&](const Tensor& t) { return t.to(x.scalar_type()).contiguous(); };
   const auto optional = [&](const Tensor& t) {
     return t.defined() ? std::optional<Tensor>(typed(t)) : std::nullopt;

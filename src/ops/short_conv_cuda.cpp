@@ -18,9 +18,10 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 /// A call as the kernels take it; owns the copies of what they cannot read in place.
-struct KernelCall {
+struct ConvKernelCall {
   /// x [B,T,C]; `offsets` on its device, undefined for rows.
-  KernelCall(const Tensor& x, int64_t width, const Tensor& history, const Tensor& offsets, int64_t sequences)
+  ConvKernelCall(const Tensor& x, int64_t width, const Tensor& history, const Tensor& offsets,
+                 int64_t sequences)
       : shape{.dtype = kernel_scalar(x.scalar_type()),
               .tokens = x.size(0) * x.size(1),
               .sequences = sequences,
@@ -30,8 +31,8 @@ struct KernelCall {
     in.x = view_of(x.unsqueeze(2), 2, held);
     if (history.defined() && history.numel()) in.initial_state = history.const_data_ptr();
   }
-  KernelCall(const KernelCall&) = delete;
-  KernelCall& operator=(const KernelCall&) = delete;
+  ConvKernelCall(const ConvKernelCall&) = delete;
+  ConvKernelCall& operator=(const ConvKernelCall&) = delete;
 
   void set_weights(const Tensor& weight, const Tensor& bias) {
     in.weight = weight.const_data_ptr();
@@ -52,7 +53,7 @@ struct ShortConvCuda : torch::autograd::Function<ShortConvCuda> {
     context->save_for_backward({x, weight, bias, history, offsets});
     context->saved_data["sequences"] = sequences;
     const c10::OptionalDeviceGuard guard(x.device());
-    KernelCall call(x, weight.size(1), history, offsets, sequences);
+    ConvKernelCall call(x, weight.size(1), history, offsets, sequences);
     call.set_weights(weight, bias);
     const Tensor y = empty_like_input(x);
     check_launch("short_conv", cuda_kernels()->short_conv_forward(call.shape, call.in, y.mutable_data_ptr(),
@@ -64,7 +65,7 @@ struct ShortConvCuda : torch::autograd::Function<ShortConvCuda> {
     const auto saved = context->get_saved_variables();
     const Tensor &x = saved[0], &weight = saved[1], &bias = saved[2];
     const c10::OptionalDeviceGuard guard(x.device());
-    KernelCall call(x, weight.size(1), saved[3], saved[4], context->saved_data["sequences"].toInt());
+    ConvKernelCall call(x, weight.size(1), saved[3], saved[4], context->saved_data["sequences"].toInt());
     call.set_weights(weight, bias);
     Tensor held;
     const kernels::View dy = view_of(grads[0].unsqueeze(2), 2, held);
@@ -117,7 +118,7 @@ Tensor short_conv_history_cuda(const Tensor& x, int64_t width, const Packing& pa
                                const Tensor& history) {
   const c10::OptionalDeviceGuard guard(x.device());
   const Tensor before = history_beside(x, history), offsets = offsets_beside(x, packing);
-  const KernelCall call(x, width, before, offsets, packing.sequences(x));
+  const ConvKernelCall call(x, width, before, offsets, packing.sequences(x));
   const Tensor last = at::empty({packing.sequences(x), x.size(2), width - 1}, x.options());
   check_launch("short_conv", cuda_kernels()->short_conv_history(call.shape, call.in, last.mutable_data_ptr(),
                                                                 cuda_kernels()->current_stream()));
@@ -128,7 +129,7 @@ Tensor short_conv_step_cuda(const Tensor& x, const Tensor& weight, const Tensor&
                             const Tensor& history) {
   const c10::OptionalDeviceGuard guard(x.device());
   const Tensor typed = weights_beside(x, weight), typed_bias = weights_beside(x, bias);
-  KernelCall call(x.unsqueeze(1), weight.size(1), Tensor(), Tensor(), x.size(0));
+  ConvKernelCall call(x.unsqueeze(1), weight.size(1), Tensor(), Tensor(), x.size(0));
   call.set_weights(typed, typed_bias);
   const Tensor y = empty_like_input(x);
   check_launch("short_conv",

@@ -13,6 +13,7 @@
 #include "prism/core/error.h"
 #include "prism/kernels/item_loss.h"
 #include "softmax_loss_cuda.h"
+#include "wide.h"
 
 namespace prism {
 namespace {
@@ -28,8 +29,6 @@ int64_t block_of(int64_t scores_a_position, const at::Tensor& like) {
   const int64_t scores = int64_t{1} << (like.is_cpu() ? 20 : 26);
   return std::max<int64_t>(scores / scores_a_position, 16);
 }
-
-at::Tensor wide(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
 
 bool has_kernels(const at::Tensor& h) { return h.is_cpu() && h.scalar_type() == at::kFloat; }
 

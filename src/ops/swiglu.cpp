@@ -16,7 +16,7 @@ using at::Tensor;
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
-bool has_kernel(const Tensor& x) {
+bool has_swiglu_kernel(const Tensor& x) {
   return x.is_cuda() && cuda_kernels() && cuda_kernels()->swiglu_forward && is_kernel_type(x.scalar_type());
 }
 
@@ -53,7 +53,7 @@ struct Swiglu : torch::autograd::Function<Swiglu> {
 Tensor swiglu(const Tensor& x) {
   check(x.dim() >= 1 && x.size(-1) % 2 == 0, "swiglu: x has {} channels, expected an even number",
         x.dim() ? x.size(-1) : 0);
-  if (has_kernel(x)) return Swiglu::apply(x);
+  if (has_swiglu_kernel(x)) return Swiglu::apply(x);
   const auto parts = x.chunk(2, -1);
   return at::silu(parts[0]) * parts[1];
 }

@@ -9,6 +9,7 @@
 #include <vector>
 
 #include "prism/core/error.h"
+#include "wide.h"
 
 namespace prism {
 namespace {
@@ -17,8 +18,6 @@ namespace {
 int64_t rows_of_block(const at::Tensor& h, int64_t items) {
   return std::max<int64_t>((int64_t{1} << (h.is_cpu() ? 20 : 26)) / items, 1);
 }
-
-at::Tensor wide(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
 
 using FromScores = std::function<at::Tensor(const at::Tensor& scores, const at::Tensor& targets)>;
 

@@ -22,9 +22,9 @@ using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
 
 /// A call as the kernel takes it; owns the copies of what it cannot read in place.
-struct KernelCall {
+struct TttKernelCall {
   /// tensors: q, k, v, lr, place_step, norm_weight, norm_bias, W.
-  KernelCall(const variable_list& tensors, std::vector<int64_t> starts_of_sequences)
+  TttKernelCall(const variable_list& tensors, std::vector<int64_t> starts_of_sequences)
       : offsets(std::move(starts_of_sequences)) {
     const Tensor& q = tensors[0];
     shape = {.dtype = kernel_scalar(q.scalar_type()),
@@ -43,8 +43,8 @@ struct KernelCall {
       *targets[i] = held[4 + i].const_data_ptr();
     }
   }
-  KernelCall(const KernelCall&) = delete;
-  KernelCall& operator=(const KernelCall&) = delete;
+  TttKernelCall(const TttKernelCall&) = delete;
+  TttKernelCall& operator=(const TttKernelCall&) = delete;
 
   Tensor states(int64_t count) const {
     return at::empty({count, shape.heads, shape.width + 1, shape.width}, held[7].options());
@@ -61,7 +61,7 @@ struct TttLinear : torch::autograd::Function<TttLinear> {
                                const Tensor& lr, const Tensor& place_step, const Tensor& norm_weight,
                                const Tensor& norm_bias, const Tensor& W, const std::vector<int64_t>& offsets,
                                bool save) {
-    const KernelCall call({q, k, v, lr, place_step, norm_weight, norm_bias, W}, offsets);
+    const TttKernelCall call({q, k, v, lr, place_step, norm_weight, norm_bias, W}, offsets);
     const int64_t N = call.shape.sequences.count;
     Tensor o = at::empty(v.sizes(), v.options()), last = call.states(N), start = call.states(N),
            sum = call.states(N), starts;
@@ -79,7 +79,7 @@ struct TttLinear : torch::autograd::Function<TttLinear> {
     variable_list saved = context->get_saved_variables();
     const Tensor starts = saved.back();
     saved.pop_back();
-    const KernelCall call(saved, context->saved_data["offsets"].toIntVector());
+    const TttKernelCall call(saved, context->saved_data["offsets"].toIntVector());
     const int64_t N = call.shape.sequences.count, H = call.shape.heads, K = call.shape.width;
     const auto real = call.held[7].options();
     Tensor held,

@@ -20,8 +20,6 @@ namespace {
 
 using at::Tensor;
 
-Tensor transposed(const Tensor& x) { return x.transpose(-2, -1); }
-
 /// Everything about the chunks that does not depend on a state.
 class EraseChunks {
  public:
@@ -29,7 +27,7 @@ class EraseChunks {
       : call_(call),
         chunks_(call),
         decay_(chunks_.gates()),
-        whole_(transposed(decay_.whole())),
+        whole_(decay_.whole().mT()),
         L_(call.erase_key ? 2 : 1),
         C_(call.chunk),
         V_(call.value_width()) {
@@ -116,12 +114,12 @@ Tensor EraseChunks::moved(const Tensor& states, const Tensor& added, GateChunks:
   Tensor next = at::addcmul(added, part(whole_), states);
   if (!call_.erases()) return next;
   const Tensor key = part(decayed_keys_).select(1, 0), Y = part(Y_);
-  return transpose ? next.baddbmm_(transposed(Y), at::bmm(key, states), 1, -1)
-                   : next.baddbmm_(transposed(key), at::bmm(Y, states), 1, -1);
+  return transpose ? next.baddbmm_(Y.mT(), at::bmm(key, states), 1, -1)
+                   : next.baddbmm_(key.mT(), at::bmm(Y, states), 1, -1);
 }
 
 GateOutputs EraseChunks::forward(bool return_final_state, bool save_states) {
-  const Tensor R = at::bmm(transposed(keys_by_token()), values_);
+  const Tensor R = at::bmm(keys_by_token().mT(), values_);
   const Tensor buffer = chunks_.run_states([&](const Tensor& before, GateChunks::Range range) {
     return moved(before, R.narrow(0, range.begin, range.count), range, false);
   });
@@ -138,23 +136,23 @@ GateGradients EraseChunks::backward(const Tensor& chunk_states, const std::optio
   const Tensor S0 = chunks_.matrices(chunk_states), dO = chunks_.upstream(d_o);
   add_states(S0);
   const Tensor reads = call_.erases() ? at::baddbmm(gq_, P_.narrow(2, 0, C_), Y_, 1, -1) : gq_;
-  const Tensor H = at::bmm(transposed(reads), dO);
+  const Tensor H = at::bmm(reads.mT(), dO);
   const Tensor buffer =
       chunks_.run_gradients(d_final_state, [&](const Tensor& after, GateChunks::Range range) {
         return moved(after, H.narrow(0, range.begin, range.count), range, true);
       });
   const Tensor dS = chunks_.after_chunks(buffer);
-  Tensor dvalues = at::bmm(transposed(P_), dO).baddbmm_(keys_by_token(), dS);
+  Tensor dvalues = at::bmm(P_.mT(), dO).baddbmm_(keys_by_token(), dS);
 
-  Tensor dk = (at::bmm(values_, transposed(dS)).view_as(k_) * decay_.to_end().unsqueeze(1));
+  Tensor dk = (at::bmm(values_, dS.mT()).view_as(k_) * decay_.to_end().unsqueeze(1));
   decay_.add_to_end((dk * k_).sum(1));
-  const Tensor through_q = at::bmm(dO, transposed(S0));
+  const Tensor through_q = at::bmm(dO, S0.mT());
   Tensor dq = through_q * decay_.from_start(false);
   decay_.add_from_start(through_q * gq_, false);
-  decay_.add_whole(transposed((dS * S0).sum(-1, true) * whole_));
+  decay_.add_whole(((dS * S0).sum(-1, true) * whole_).mT());
   Erased erased;
   if (call_.erases()) erased = erase_gradients(S0, dvalues, dk);
-  decay_.add_gradients(at::bmm(dO, transposed(values_)), q_, false, k_, true, dq, dk);
+  decay_.add_gradients(at::bmm(dO, values_.mT()), q_, false, k_, true, dq, dk);
 
   const at::ScalarType type = call_.q.scalar_type();
   Tensor dkey = dk.select(1, L_ - 1);
@@ -173,15 +171,15 @@ GateGradients EraseChunks::backward(const Tensor& chunk_states, const std::optio
 /// Z = (p from_start) S0 + sum_l N_l (U or w_l), which b subtracts from w_1.
 EraseChunks::Erased EraseChunks::erase_gradients(const Tensor& S0, const Tensor& dvalues, Tensor& dk) {
   const bool before = call_.erase_undecayed;
-  const Tensor dfirst = at::bmm(transposed(T_), first(dvalues)), dZ = dfirst * b_.neg();
+  const Tensor dfirst = at::bmm(T_.mT(), first(dvalues)), dZ = dfirst * b_.neg();
   const Tensor Z = at::bmm(gp_, S0).baddbmm_(N_, values_);
   const Tensor db = (dfirst * Z).sum(-1, true).neg_();
   first(dvalues).copy_(dfirst);
-  if (L_ > 1) later(dvalues).baddbmm_(transposed(N_.narrow(2, C_, C_)), dZ);
-  const Tensor through = at::bmm(dZ, transposed(S0));
+  if (L_ > 1) later(dvalues).baddbmm_(N_.narrow(2, C_, C_).mT(), dZ);
+  const Tensor through = at::bmm(dZ, S0.mT());
   Tensor dp = through * decay_.from_start(before);
   decay_.add_from_start(through * gp_, before);
-  decay_.add_gradients(at::bmm(dZ, transposed(values_)), p_, before, k_, false, dp, dk);
+  decay_.add_gradients(at::bmm(dZ, values_.mT()), p_, before, k_, false, dp, dk);
   return {db, dp};
 }
 

@@ -16,8 +16,8 @@ using at::Tensor;
 
 /// A call as the kernels take it; owns the copies of what they cannot read in place. Also of
 /// vector_gate_step: one token a row, without a token dimension.
-struct KernelCall {
-  explicit KernelCall(const GateCall& call)
+struct GateKernelCall {
+  explicit GateKernelCall(const GateCall& call)
       : offsets(call.q.dim() == 4
                     ? sequence_starts("vector_gate", call.cu_seqlens, call.batch(), call.tokens())
                     : sequence_starts("vector_gate_step", call.cu_seqlens, call.batch(), 1)),
@@ -43,8 +43,8 @@ struct KernelCall {
       in.initial_state = held[7].const_data_ptr();
     }
   }
-  KernelCall(const KernelCall&) = delete;
-  KernelCall& operator=(const KernelCall&) = delete;
+  GateKernelCall(const GateKernelCall&) = delete;
+  GateKernelCall& operator=(const GateKernelCall&) = delete;
 
   std::vector<int64_t> offsets;
   kernels::VectorGateShape shape;
@@ -74,7 +74,7 @@ bool has_gate_kernel(at::ScalarType type, at::Device device, int64_t key_width) 
 int64_t fused_gate_chunk_length() { return kernels::vector_gate_chunk_length({}); }
 
 GateOutputs vector_gate_fused(const GateCall& call, bool return_final_state, bool save_states) {
-  const KernelCall kernel(call);
+  const GateKernelCall kernel(call);
   const at::ScalarType state_type = gate_type(call.q.scalar_type());
   const Tensor o = empty_output(call, call.q.scalar_type());
   const Tensor final_state =
@@ -94,7 +94,7 @@ GateOutputs vector_gate_fused(const GateCall& call, bool return_final_state, boo
 GateGradients vector_gate_fused_backward(const GateCall& call, const Tensor& chunk_states,
                                          const std::optional<Tensor>& d_o,
                                          const std::optional<Tensor>& d_final_state) {
-  const KernelCall kernel(call);
+  const GateKernelCall kernel(call);
   const Tensor dq = empty_like_input(call.q), dk = empty_like_input(call.k), dw = empty_like_input(call.w),
                dg = empty_like_input(call.g), db = empty_if_given(call.b, call.g),
                dread = empty_if_given(call.erase_read, call.g),
@@ -120,7 +120,7 @@ GateGradients vector_gate_fused_backward(const GateCall& call, const Tensor& chu
 }
 
 Tensor vector_gate_fused_step(const GateCall& call, const Tensor& state) {
-  const KernelCall kernel(call);  // holds the state itself where it is contiguous
+  const GateKernelCall kernel(call);  // holds the state itself where it is contiguous
   const Tensor o = at::empty({call.q.size(0), call.w.size(1), kernel.shape.output_width()}, call.q.options());
   const Tensor& next = kernel.held[7];
   kernels::vector_gate_forward(kernel.shape, kernel.in, o.mutable_data_ptr(), next.mutable_data_ptr(),
@@ -133,7 +133,7 @@ GateOutputs vector_gate_reference(const GateCall& call, bool return_final_state)
   check(call.q.device().is_cpu() && call.q.scalar_type() != at::kHalf,
         "vector_gate: the reference implementation takes fp64, fp32 and bf16 on the CPU, not {} on {}",
         c10::toString(call.q.scalar_type()), call.q.device().str());
-  const KernelCall kernel(call);
+  const GateKernelCall kernel(call);
   const Tensor o = empty_output(call, at::kDouble);
   const Tensor final_state =
       return_final_state ? empty_states(call, call.sequences(), at::kDouble) : nothing(o);

@@ -13,8 +13,6 @@ namespace {
 
 using at::Tensor;
 
-Tensor transposed(const Tensor& x) { return x.transpose(-2, -1); }
-
 class ValueReadChunks {
  public:
   explicit ValueReadChunks(const GateCall& call)
@@ -24,17 +22,17 @@ class ValueReadChunks {
         q_(chunks_.of_key_heads(call.q) * call.scale),
         k_(chunks_.of_key_heads(call.k)),
         w_(chunks_.of_value_heads(call.w)),
-        A_(at::bmm(q_, transposed(w_)).tril_()),
-        whole_(transposed(decay_.whole())) {}
+        A_(at::bmm(q_, w_.mT()).tril_()),
+        whole_(decay_.whole().mT()) {}
 
   GateOutputs forward(bool return_final_state, bool save_states) const {
-    const Tensor R = at::bmm(transposed(k_ * decay_.to_end()), w_);
+    const Tensor R = at::bmm((k_ * decay_.to_end()).mT(), w_);
     const Tensor buffer = chunks_.run_states([&](const Tensor& before, GateChunks::Range r) {
       return at::addcmul(R.narrow(0, r.begin, r.count), whole_.narrow(0, r.begin, r.count), before);
     });
     const Tensor starts = chunks_.starts(buffer), S0 = chunks_.matrices(starts);
     Tensor o = decay_.mixed(A_, k_);
-    o.addcmul_(at::bmm(q_, transposed(S0)), decay_.from_start(false));
+    o.addcmul_(at::bmm(q_, S0.mT()), decay_.from_start(false));
     return {chunks_.value_heads_back(o, call_.q.scalar_type()),
             return_final_state ? chunks_.finals(buffer) : nothing(call_.g),
             save_states ? starts : nothing(call_.g)};
@@ -43,7 +41,7 @@ class ValueReadChunks {
   GateGradients backward(const Tensor& chunk_states, const std::optional<Tensor>& d_o,
                          const std::optional<Tensor>& d_final_state) {
     const Tensor S0 = chunks_.matrices(chunk_states), dO = chunks_.upstream(d_o);
-    const Tensor gated = dO * decay_.from_start(false), H = at::bmm(transposed(gated), q_);
+    const Tensor gated = dO * decay_.from_start(false), H = at::bmm(gated.mT(), q_);
     const Tensor buffer = chunks_.run_gradients(d_final_state, [&](const Tensor& after, GateChunks::Range r) {
       return at::addcmul(H.narrow(0, r.begin, r.count), whole_.narrow(0, r.begin, r.count), after);
     });
@@ -51,11 +49,11 @@ class ValueReadChunks {
 
     const Tensor dA = decay_.scores(dO, false, k_.unsqueeze(1), true);
     const Tensor dq = at::bmm(gated, S0).baddbmm_(dA, w_);
-    const Tensor dw = at::bmm(k_ * to_end, dS).baddbmm_(transposed(dA), q_);
-    Tensor dk = at::bmm(w_, transposed(dS)) * to_end;
+    const Tensor dw = at::bmm(k_ * to_end, dS).baddbmm_(dA.mT(), q_);
+    Tensor dk = at::bmm(w_, dS.mT()) * to_end;
     decay_.add_to_end(dk * k_);
-    decay_.add_from_start(at::bmm(q_, transposed(S0)) * gated, false);
-    decay_.add_whole(transposed((dS * S0).sum(-1, true) * whole_));
+    decay_.add_from_start(at::bmm(q_, S0.mT()) * gated, false);
+    decay_.add_whole(((dS * S0).sum(-1, true) * whole_).mT());
     Tensor inside = at::zeros_like(dO), dk_by_key = dk.unsqueeze(1);
     decay_.add_gradients(A_, dO, false, k_.unsqueeze(1), true, inside, dk_by_key);
 

@@ -14,13 +14,13 @@ namespace {
 
 using nlohmann::json;
 
-constexpr const char* kFormat = "prism-generator-state";
+constexpr const char* kGeneratorFormat = "prism-generator-state";
 
 std::string block_prefix(size_t block) { return fmt::format("block{}.", block + 1); }
 
 json header_of(const Safetensors& content, const std::string& file) {
   const auto found = content.metadata.find("state");
-  check(content.metadata.count("format") && content.metadata.at("format") == kFormat &&
+  check(content.metadata.count("format") && content.metadata.at("format") == kGeneratorFormat &&
             found != content.metadata.end(),
         "{}: is no state that prism lm generate saved", file);
   const auto checksum = content.metadata.find("checksum");
@@ -52,7 +52,7 @@ void require_fitting(LanguageModel& model, const LanguageModelState& state, int6
 }  // namespace
 
 void TextGenerator::save(const std::filesystem::path& file) const {
-  Safetensors content{.tensors = {}, .metadata = {{"format", kFormat}}};
+  Safetensors content{.tensors = {}, .metadata = {{"format", kGeneratorFormat}}};
   json header{{"tokenizer", tokenizer_.fingerprint()},
               {"blocks", state_.blocks.size()},
               {"seed", seed_},

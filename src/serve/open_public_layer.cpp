@@ -15,11 +15,11 @@ namespace fs = std::filesystem;
 
 /// The files with tensors under `prefix`, by the index of a model in several files.
 std::set<fs::path> files_of(const fs::path& index, const std::string& prefix) {
-  const auto json = nlohmann::json::parse(read_file(index), nullptr, /*allow_exceptions=*/false);
-  check(json.is_object() && json.contains("weight_map") && json["weight_map"].is_object(),
+  const auto stated = nlohmann::json::parse(read_file(index), nullptr, /*allow_exceptions=*/false);
+  check(stated.is_object() && stated.contains("weight_map") && stated["weight_map"].is_object(),
         "{}: has no weight_map, expected names of tensors and their files", index.string());
   std::set<fs::path> files;
-  for (const auto& [name, file] : json["weight_map"].items()) {
+  for (const auto& [name, file] : stated["weight_map"].items()) {
     if (!name.starts_with(prefix)) continue;
     check(file.is_string(), "{}: the file of tensor {} is {}, expected a name", index.string(), name,
           file.dump());

@@ -12,7 +12,7 @@
 namespace prism {
 namespace {
 
-constexpr auto kFormat = "prism session 2";
+constexpr auto kSessionFormat = "prism session 2";
 
 at::Tensor row_of(const std::vector<int64_t>& values, c10::Device device) {
   return at::tensor(values, at::kLong).to(device);
@@ -107,7 +107,7 @@ int64_t UserSession::length() const { return static_cast<int64_t>(impl_->items.s
 
 void UserSession::save(const std::filesystem::path& path) const {
   Safetensors file;
-  file.metadata = {{"format", kFormat},
+  file.metadata = {{"format", kSessionFormat},
                    {"weights", std::to_string(impl_->service->weights_fingerprint())},
                    {"blocks", std::to_string(impl_->state.blocks.size())}};
   if (impl_->last_seconds) file.metadata["last_seconds"] = std::to_string(*impl_->last_seconds);
@@ -130,9 +130,9 @@ void UserSession::save(const std::filesystem::path& path) const {
 UserSession RecommenderService::restore(const std::filesystem::path& path) {
   const Safetensors file = read_safetensors(path);
   const auto format = file.metadata.find("format");
-  check(format != file.metadata.end() && format->second == kFormat,
+  check(format != file.metadata.end() && format->second == kSessionFormat,
         "{}: not a session of this version (format \"{}\", expected \"{}\")", path.string(),
-        format == file.metadata.end() ? "" : format->second, kFormat);
+        format == file.metadata.end() ? "" : format->second, kSessionFormat);
   const auto checksum = file.metadata.find("checksum");
   check(checksum != file.metadata.end() && checksum->second == checksum_of(file),
         "{}: the session was damaged or edited (its checksum does not fit)", path.string());

@@ -14,7 +14,7 @@
 namespace prism {
 namespace {
 
-constexpr const char* kFormat = "prism-checkpoint";
+constexpr const char* kCheckpointFormat = "prism-checkpoint";
 
 std::string shape_text(const at::Tensor& tensor) {
   return fmt::format("[{}]", fmt::join(tensor.sizes(), ","));
@@ -48,7 +48,7 @@ void check_version(const std::string& text, const std::string& file) {
 
 void write_checkpoint(const std::filesystem::path& path, const Checkpoint& checkpoint) {
   Safetensors content{.tensors = checkpoint.tensors,
-                      .metadata = {{"format", kFormat},
+                      .metadata = {{"format", kCheckpointFormat},
                                    {"format_version", std::to_string(kCheckpointVersion)},
                                    {"state", state_json(checkpoint.state)},
                                    {"settings", checkpoint.settings},
@@ -67,7 +67,8 @@ Checkpoint read_checkpoint(const std::filesystem::path& path) {
           key);
     return found->second;
   };
-  check(entry("format") == kFormat, "{}: not a checkpoint of prism (format \"{}\")", file, entry("format"));
+  check(entry("format") == kCheckpointFormat, "{}: not a checkpoint of prism (format \"{}\")", file,
+        entry("format"));
   check_version(entry("format_version"), file);
   const std::string expected = entry("checksum"), found = checksum_of(content);
   check(expected == found, "{}: the checkpoint was damaged or edited (its checksum says {}, its content {})",

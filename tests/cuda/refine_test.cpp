@@ -57,7 +57,7 @@ struct RefineTensors {
   }
 };
 
-RefineTensors make_tensors(const RefineCase& c) {
+RefineTensors make_refine_tensors(const RefineCase& c) {
   at::manual_seed(11);
   const auto normal = [](at::IntArrayRef sizes, double size = 1) {
     return (at::randn(sizes, at::kDouble) * size).to(at::kBFloat16).to(at::kDouble);
@@ -95,7 +95,7 @@ class CudaRefine : public Cuda {};
 
 TEST_F(CudaRefine, NumbersAreTheComposedOnesInDouble) {
   for (const RefineCase& c : refine_cases()) {
-    const RefineTensors exact = make_tensors(c);
+    const RefineTensors exact = make_refine_tensors(c);
     const Named expected = run(c, exact, Implementation::kComposed);
     for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16, at::kHalf}) {
       if (type == at::kHalf && c.size > 10) continue;  // products of such values leave fp16's range
@@ -116,7 +116,7 @@ TEST_F(CudaRefine, NumbersAreTheComposedOnesInDouble) {
 
 TEST_F(CudaRefine, StridesRepeatsAndNeighboursDoNotChangeBits) {
   const RefineCase c{.name = "", .V = 64};
-  const RefineTensors plain = make_tensors(c).to(at::kCUDA, at::kBFloat16);
+  const RefineTensors plain = make_refine_tensors(c).to(at::kCUDA, at::kBFloat16);
   const Named once = run(c, plain, Implementation::kAuto);
   expect_same_bits(run(c, plain, Implementation::kAuto), once, "repeat");
   RefineTensors strided = plain;
@@ -136,7 +136,7 @@ TEST_F(CudaRefine, StridesRepeatsAndNeighboursDoNotChangeBits) {
 
 TEST_F(CudaRefine, RowsOnOddElementsAreRead) {
   const RefineCase c{.name = "", .V = 64};
-  const RefineTensors exact = make_tensors(c);
+  const RefineTensors exact = make_refine_tensors(c);
   RefineTensors x = exact.to(at::kCUDA, at::kFloat);
   x.u = at::constant_pad_nd(x.u, {1, 2}).narrow(-1, 1, 64);
   const Named expected = run(c, exact, Implementation::kComposed), found = run(c, x, Implementation::kAuto);
@@ -146,7 +146,7 @@ TEST_F(CudaRefine, RowsOnOddElementsAreRead) {
 
 TEST_F(CudaRefine, BeyondTheTensorsNothingIsReadOrSummed) {
   const RefineCase c{.name = "", .N = 5, .V = 40};
-  const RefineTensors plain = make_tensors(c).to(at::kCUDA, at::kBFloat16);
+  const RefineTensors plain = make_refine_tensors(c).to(at::kCUDA, at::kBFloat16);
   RefineTensors x = plain;
   for (Tensor* t : {&x.v, &x.u, &x.p, &x.beta, &x.up_w, &x.up_delta, &x.up_residual}) {
     const Tensor wall = at::full_like(*t, std::numeric_limits<double>::quiet_NaN());
@@ -173,7 +173,7 @@ TEST_F(CudaRefine, MoreThan2To31Elements) {
 
 TEST_F(CudaRefine, AGraphGivesTheSameBits) {
   const RefineCase c{.name = "", .V = 64};
-  const RefineTensors x = make_tensors(c).to(at::kCUDA, at::kBFloat16);
+  const RefineTensors x = make_refine_tensors(c).to(at::kCUDA, at::kBFloat16);
   const auto all = [&] {
     Tensors tensors;
     for (const auto& [name, tensor] : run(c, x, Implementation::kAuto)) tensors.push_back(tensor);

@@ -6,12 +6,11 @@
 #include <ATen/ops/ones.h>
 #include <gtest/gtest.h>
 
+#include "support/join_ranks.h"
 #include "support/rank_processes.h"
 
 namespace prism {
 namespace {
-
-std::shared_ptr<Ranks> join() { return Ranks::join(read_rank_environment(), c10::Device(c10::kCPU)); }
 
 /// Parameter i has i + 1 elements; gradients are small whole numbers, so sums are exact.
 std::vector<at::Tensor> parameters(int64_t count) {
@@ -29,7 +28,7 @@ at::Tensor weighted(const std::vector<at::Tensor>& parameters, double factor) {
 
 /// Two micro-batches a step, three steps; with a parameter to each bucket, all in one, and in between.
 TEST(GradientBuckets, DISABLED_Sums) {
-  const auto ranks = join();
+  const auto ranks = join_ranks();
   for (const int64_t bytes : {int64_t{1}, int64_t{40}, GradientBuckets::kBucketBytes}) {
     const auto all = parameters(6);
     GradientBuckets buckets(all, *ranks, bytes);
@@ -57,7 +56,7 @@ TEST(GradientBuckets, AddUpOverRanks) {
 
 /// Parameter 0 is used by nobody, 1 by rank 0, 2 by rank 1, 3 by both; and then rank 1 has nothing at all.
 TEST(GradientBuckets, DISABLED_Unused) {
-  const auto ranks = join();
+  const auto ranks = join_ranks();
   const auto all = parameters(4);
   GradientBuckets buckets(all, *ranks, 1);
   buckets.arm();
@@ -79,7 +78,7 @@ TEST(GradientBuckets, WhatNobodyUsesStaysUndefined) {
 
 /// Gone buckets leave no hooks behind.
 TEST(GradientBuckets, DISABLED_Gone) {
-  const auto ranks = join();
+  const auto ranks = join_ranks();
   const auto all = parameters(2);
   { GradientBuckets(all, *ranks).arm(); }
   weighted(all, 1).backward();

@@ -13,6 +13,7 @@
 #include <chrono>
 
 #include "support/error_of.h"
+#include "support/join_ranks.h"
 #include "support/rank_processes.h"
 
 namespace prism {
@@ -20,10 +21,8 @@ namespace {
 
 using ::testing::HasSubstr;
 
-std::shared_ptr<Ranks> join() { return Ranks::join(read_rank_environment(), c10::Device(c10::kCPU)); }
-
 TEST(Ranks, DISABLED_Collectives) {
-  const auto ranks = join();
+  const auto ranks = join_ranks();
   const double own = static_cast<double>(ranks->rank()), size = static_cast<double>(ranks->size());
   EXPECT_EQ(ranks->transport(), "gloo");
   const at::Tensor summed = at::full({3, 5}, own + 1, at::kFloat);
@@ -48,7 +47,7 @@ TEST(Ranks, SumBroadcastAndGather) {
 }
 
 TEST(Ranks, DISABLED_Differ) {
-  const auto ranks = join();
+  const auto ranks = join_ranks();
   ranks->require_same("the colour", "green");
   EXPECT_THAT(error_of([&] { ranks->require_same("the colour", ranks->leads() ? "green" : "blue"); }),
               HasSubstr("the colour is not the same on ranks 0 and 1"));
@@ -57,7 +56,7 @@ TEST(Ranks, SayWhatDiffers) { expect_ranks_pass(2, "Ranks.DISABLED_Differ"); }
 
 /// Rank 1 ends without a word while rank 0 waits for it.
 TEST(Ranks, DISABLED_Lost) {
-  auto ranks = join();
+  auto ranks = join_ranks();
   if (!ranks->leads()) return;
   const std::string message = error_of([&] { ranks->sum(at::ones({1000})); });
   EXPECT_THAT(message, HasSubstr("rank 0 of 2: another rank has ended or does not answer ("));

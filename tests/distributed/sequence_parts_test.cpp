@@ -11,6 +11,7 @@
 #include "prism/mixers/prism.h"
 #include "prism/ops/short_conv.h"
 #include "support/error_of.h"
+#include "support/join_ranks.h"
 #include "support/rank_processes.h"
 
 namespace prism {
@@ -18,8 +19,6 @@ namespace {
 
 using at::Tensor;
 using ::testing::HasSubstr;
-
-std::shared_ptr<Ranks> join() { return Ranks::join(read_rank_environment(), c10::Device(c10::kCPU)); }
 
 /// Parts of different lengths, the first ones empty for short sequences.
 std::vector<int64_t> borders(int64_t tokens, int64_t ranks) {
@@ -90,7 +89,7 @@ test::Named in_parts(const test::ChunkTensors& all, Ranks& ranks) {
 }
 
 TEST(SequenceParts, DISABLED_Chunks) {
-  const auto ranks = join();
+  const auto ranks = join_ranks();
   for (const test::ChunkCase& c : test::chunk_cases()) {
     if (c.packed()) continue;
     const test::ChunkTensors tensors = make_tensors(c);
@@ -102,7 +101,7 @@ TEST(SequenceParts, DISABLED_Chunks) {
 TEST(SequenceParts, ChunksAreTheWholeSequence) { expect_ranks_pass(3, "SequenceParts.DISABLED_Chunks"); }
 
 TEST(SequenceParts, DISABLED_Convolution) {
-  const auto ranks = join();
+  const auto ranks = join_ranks();
   for (const auto type : {at::kDouble, at::kFloat})
     for (const int64_t width : {1, 4}) {
       at::manual_seed(7);
@@ -134,7 +133,7 @@ TEST(SequenceParts, TheConvolutionLooksIntoThePartBefore) {
 /// The whole layer, as the anchor and as Gated DeltaNet: y, d_x and, added up over ranks, every weight's
 /// gradient.
 TEST(SequenceParts, DISABLED_Layer) {
-  const auto ranks = join();
+  const auto ranks = join_ranks();
   const Parts parts(*ranks, 61);
   for (const int64_t steps : {2, 0}) {
     PrismConfig config{.heads = 4, .steps = steps};
@@ -168,7 +167,7 @@ TEST(SequenceParts, TheLayerIsThatOfTheWholeSequence) {
 }
 
 TEST(SequenceParts, DISABLED_Mistakes) {
-  const auto ranks = join();
+  const auto ranks = join_ranks();
   test::ChunkTensors tensors = make_tensors(test::chunk_case("odd length"));
   if (!ranks->leads()) {
     EXPECT_THAT(error_of([&] { prism_chunk_in_parts(tensors.args(), *ranks); }),

@@ -14,14 +14,14 @@ namespace prism {
 namespace {
 
 const std::filesystem::path kFolder = std::filesystem::path(PRISM_SHARED_DIR) / "data/rec";
-constexpr double kTolerance = 5.1e-7;  // truth.json gives six digits
+constexpr double kTruthTolerance = 5.1e-7;  // truth.json gives six digits
 // Where seen targets count as misses it scales a mean over the other users that is rounded to six digits
 // already: 5,184 hits of 30,431 users stand there as .170352, not .170353.
-constexpr double kTwiceRounded = 2 * kTolerance;
+constexpr double kTwiceRounded = 2 * kTruthTolerance;
 
 // Compares every figure that `want` has; returns how many.
 int64_t expect_figures(const std::vector<Metric>& metrics, const nlohmann::json& want,
-                       double tolerance = kTolerance) {
+                       double tolerance = kTruthTolerance) {
   int64_t compared = 0;
   for (const Metric& metric : metrics) {
     if (!want.contains(metric.name)) continue;

@@ -5,7 +5,7 @@
 
 #include "mixers/mixer_cases.h"
 
-namespace prism::testing {
+namespace prism::test {
 namespace {
 
 class MixerContract : public ::testing::TestWithParam<MixerCase> {
@@ -179,4 +179,4 @@ TEST(MixerRegistry, EveryMixerHasACaseAndASummary) {
 }
 
 }  // namespace
-}  // namespace prism::testing
+}  // namespace prism::test

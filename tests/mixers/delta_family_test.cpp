@@ -13,7 +13,7 @@
 #include "prism/mixers/mamba2.h"
 #include "prism/mixers/preconditioned_delta_net.h"
 
-namespace prism::testing {
+namespace prism::test::delta_family {
 namespace {
 
 using at::Tensor;
@@ -361,4 +361,4 @@ TEST(Comba, StrongGatesStayFinite) {
 }
 
 }  // namespace
-}  // namespace prism::testing
+}  // namespace prism::test::delta_family

@@ -10,7 +10,7 @@
 #include "prism/core/error.h"
 #include "prism/ops/hstu_attention.h"
 
-namespace prism::testing {
+namespace prism::test::hstu {
 namespace {
 
 using at::Tensor;
@@ -128,4 +128,4 @@ TEST(Hstu, SequencesEndAtMaxLength) {
 }
 
 }  // namespace
-}  // namespace prism::testing
+}  // namespace prism::test::hstu

@@ -13,7 +13,7 @@
 #include "prism/core/config.h"
 #include "prism/mixers/mixer.h"
 
-namespace prism::testing {
+namespace prism::test {
 
 struct MixerCase {
   std::string name, mixer;
@@ -193,4 +193,4 @@ inline double relative_error(const at::Tensor& a, const at::Tensor& b) {
          std::max(b.to(at::kDouble).norm().item<double>(), floor);
 }
 
-}  // namespace prism::testing
+}  // namespace prism::test

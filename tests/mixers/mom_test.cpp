@@ -10,7 +10,7 @@
 #include "prism/core/error.h"
 #include "prism/mixers/gated_delta_net.h"
 
-namespace prism::testing {
+namespace prism::test::mom {
 namespace {
 
 using at::Tensor;
@@ -115,4 +115,4 @@ TEST(Mom, MoreChoicesThanMemoriesAreAUsageError) {
 }
 
 }  // namespace
-}  // namespace prism::testing
+}  // namespace prism::test::mom

@@ -8,7 +8,7 @@
 #include "prism/core/error.h"
 #include "prism/mixers/gated_delta_net.h"
 
-namespace prism::testing {
+namespace prism::test::prism_mixer {
 namespace {
 
 using ::testing::HasSubstr;
@@ -192,4 +192,4 @@ TEST(MixerRegistry, UnknownNamesSuggestTheNearest) {
 }
 
 }  // namespace
-}  // namespace prism::testing
+}  // namespace prism::test::prism_mixer

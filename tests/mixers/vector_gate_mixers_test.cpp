@@ -7,7 +7,7 @@
 
 #include "mixers/mixer_cases.h"
 
-namespace prism::testing {
+namespace prism::test::vector_gate_mixers {
 namespace {
 
 using at::Tensor;
@@ -164,4 +164,4 @@ TEST(Pkda, WithoutSquashItIsKda) {  // the analogue of equivalence 9 of mixers.m
 }
 
 }  // namespace
-}  // namespace prism::testing
+}  // namespace prism::test::vector_gate_mixers

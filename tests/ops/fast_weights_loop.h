@@ -9,7 +9,7 @@
 #include "prism/ops/fast_weights.h"
 #include "prism/ops/newton_schulz.h"
 
-namespace prism::testing {
+namespace prism::test {
 
 /// One head of one row, state at its start: outputs [T,V], the weights and S after the last token.
 class FastWeightLoop {
@@ -109,4 +109,4 @@ class FastWeightLoop {
   Layers A_, S_, start_;
 };
 
-}  // namespace prism::testing
+}  // namespace prism::test

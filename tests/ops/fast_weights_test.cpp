@@ -13,7 +13,7 @@
 #include "prism/ops/packing.h"
 #include "prism/ops/prism_chunk.h"
 
-namespace prism::testing {
+namespace prism::test {
 namespace {
 
 using at::Tensor;
@@ -288,4 +288,4 @@ TEST(FastWeightErrors, NameTheTensor) {
 }
 
 }  // namespace
-}  // namespace prism::testing
+}  // namespace prism::test

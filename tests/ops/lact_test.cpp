@@ -7,12 +7,12 @@
 #include "prism/ops/newton_schulz.h"
 #include "prism/ops/packing.h"
 
-namespace prism::testing {
+namespace prism::test {
 namespace {
 
 using at::Tensor;
 
-double error_of(const Tensor& a, const Tensor& b) {
+double lact_error(const Tensor& a, const Tensor& b) {
   return (a - b).norm().item<double>() / std::max(b.norm().item<double>(), 1e-6);
 }
 
@@ -44,7 +44,7 @@ TEST(Lact, OneChunkIsAPlainSwiGlu) {
   const auto project = [&](size_t j, const Tensor& x) {
     return at::matmul(x.transpose(1, 2), p.state.weights[j].transpose(2, 3)).transpose(1, 2);
   };
-  EXPECT_LT(error_of(o, project(1, at::silu(project(0, p.q)) * project(2, p.q))), 1e-14);
+  EXPECT_LT(lact_error(o, project(1, at::silu(project(0, p.q)) * project(2, p.q))), 1e-14);
 }
 
 /// The first update is the gradient of sum_i f(k_i) . v_i, here by autograd, with the rows' norms put back.
@@ -62,7 +62,7 @@ TEST(Lact, UpdatesFollowTheObjective) {
   for (size_t j = 0; j < 3; ++j) {
     const Tensor moved = w[j].detach() + 0.05 * gradients[j];
     const Tensor norm = p.initial[j].norm(2, -1, true) / (moved.norm(2, -1, true) + 1e-5);
-    EXPECT_LT(error_of(next.weights[j][0], moved * norm), 1e-13);
+    EXPECT_LT(lact_error(next.weights[j][0], moved * norm), 1e-13);
   }
 }
 
@@ -76,7 +76,7 @@ TEST(Lact, ChunksCanBeGoneThroughOneByOne) {
       for (int64_t begin = 0; begin < 10; begin += 4) {
         const int64_t count = std::min<int64_t>(4, 10 - begin);
         for (int64_t t = begin; t < begin + count; ++t)
-          EXPECT_LT(error_of(lact_read(state.weights, p.q.select(1, t)), whole.select(1, t)), 1e-9);
+          EXPECT_LT(lact_error(lact_read(state.weights, p.q.select(1, t)), whole.select(1, t)), 1e-9);
         if (count == 4) state = lact_update(state, p.part(begin, 4), p.initial, rule);
       }
     }
@@ -94,7 +94,7 @@ TEST(Lact, PackedSequencesAreSeparateCalls) {
     const int64_t begin = packing.offsets()[n];
     const Tensor alone =
         lact(p.q.narrow(1, begin, lengths[n]), p.part(begin, lengths[n]), p.state, p.initial, rule).o;
-    EXPECT_LT(error_of(o.narrow(1, begin, lengths[n]), alone), 1e-10) << "sequence " << n;
+    EXPECT_LT(lact_error(o.narrow(1, begin, lengths[n]), alone), 1e-10) << "sequence " << n;
   }
 }
 
@@ -129,4 +129,4 @@ TEST(NewtonSchulz, GradientIsAFiniteDifference) {
 }
 
 }  // namespace
-}  // namespace prism::testing
+}  // namespace prism::test

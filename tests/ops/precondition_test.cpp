@@ -19,7 +19,7 @@ namespace {
 
 using at::Tensor;
 
-double error(const Tensor& a, const Tensor& b) {
+double precondition_error(const Tensor& a, const Tensor& b) {
   if (b.numel() == 0) return a.sizes() == b.sizes() ? 0 : 1;
   const double floor = 1e-6 * std::sqrt(static_cast<double>(b.numel()));
   return (a.to(at::kDouble) - b.to(at::kDouble)).norm().item<double>() /
@@ -104,7 +104,7 @@ TEST(Precondition, OutputsAndGradientsAreTheTokenLoops) {
            {std::pair{at::kDouble, 1e-11}, std::pair{at::kFloat, 1e-5}, std::pair{at::kBFloat16, 0.01}}) {
         const auto found = own_results(p, type);
         for (size_t i = 0; i < truth.size(); ++i)
-          EXPECT_LT(error(found[i], truth[i]), tolerance)
+          EXPECT_LT(precondition_error(found[i], truth[i]), tolerance)
               << c10::toString(type) << " tensor " << i << " width " << width;
       }
     }
@@ -165,7 +165,8 @@ TEST(ExactStepSize, IsTheMatrixExponential) {
     const Tensor b = at::full({1}, 0.7, at::kDouble);
     const Tensor outer = at::matmul(k.t(), k);
     const Tensor expected = at::linalg_matrix_exp(-b * outer);
-    EXPECT_LT(error(at::eye(6, at::kDouble) - exact_step_size(b, k) * outer, expected), 1e-14) << length;
+    EXPECT_LT(precondition_error(at::eye(6, at::kDouble) - exact_step_size(b, k) * outer, expected), 1e-14)
+        << length;
   }
   EXPECT_EQ(exact_step_size(at::full({1}, 0.7, at::kDouble), at::zeros({1, 6}, at::kDouble)).item<double>(),
             0.7);

@@ -120,13 +120,13 @@ Named outputs_and_gradients(const RefineTensors& x, const RefineFunction& functi
   return named;
 }
 
-constexpr Implementation kImplementations[] = {Implementation::kFused, Implementation::kComposed};
+constexpr Implementation kRefinements[] = {Implementation::kFused, Implementation::kComposed};
 
 TEST(PrismRefine, OutputsAndGradientsAreTheEquations) {
   for (const RefineCase& c : refine_cases()) {
     const RefineTensors x = make_tensors(c);
     const Named expected = outputs_and_gradients(x.to(at::kDouble), equations(c));
-    for (const Implementation implementation : kImplementations)
+    for (const Implementation implementation : kRefinements)
       for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16})
         expect_close(
             outputs_and_gradients(x.to(type), with(c, implementation)), expected, type,
@@ -154,7 +154,7 @@ TEST(PrismRefine, EachOutputAloneHasItsGradient) {
       return named;
     };
     const Named expected = alone(equations(c));
-    for (const Implementation implementation : kImplementations)
+    for (const Implementation implementation : kRefinements)
       expect_close(alone(with(c, implementation)), expected, at::kDouble, fmt::format("output {}", output));
   }
 }
@@ -162,7 +162,7 @@ TEST(PrismRefine, EachOutputAloneHasItsGradient) {
 TEST(PrismRefine, RepeatsAndStridedInputsGiveTheSameBits) {
   for (const RefineCase& c : refine_cases()) {
     const RefineTensors x = make_tensors(c).to(at::kFloat);
-    for (const Implementation implementation : kImplementations) {
+    for (const Implementation implementation : kRefinements) {
       const Named first = outputs_and_gradients(x, with(c, implementation));
       expect_same_bits(first, outputs_and_gradients(x, with(c, implementation)), c.name);
       RefineTensors y = x;

@@ -10,7 +10,7 @@
 #include "prism/ops/fast_weights.h"
 #include "prism/ops/packing.h"
 
-namespace prism::testing {
+namespace prism::test {
 namespace {
 
 using at::Tensor;
@@ -144,4 +144,4 @@ INSTANTIATE_TEST_SUITE_P(All, TttLinearKernel, ::testing::ValuesIn(cases()),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace
-}  // namespace prism::testing
+}  // namespace prism::test

@@ -24,7 +24,7 @@ std::vector<Implementation> implementations(const GateTensors& x) {
 
 /// Calls test(case, fp64 tensors) for every case of the list.
 template <class Test>
-void for_every_case(const Test& test) {
+void for_every_gate_case(const Test& test) {
   for (const GateCase& c : gate_cases()) {
     SCOPED_TRACE(c.name);
     test(c, make_gate_tensors(c));
@@ -32,7 +32,7 @@ void for_every_case(const Test& test) {
 }
 
 TEST(VectorGate, OutputsAndGradientsAreTheTokenLoops) {
-  for_every_case([](const GateCase&, const GateTensors& tensors) {
+  for_every_gate_case([](const GateCase&, const GateTensors& tensors) {
     const Named expected = outputs_and_gradients(tensors, gate_loop);
     for (const Implementation implementation : implementations(tensors))
       for (const at::ScalarType type : {at::kDouble, at::kFloat, at::kBFloat16})
@@ -42,7 +42,7 @@ TEST(VectorGate, OutputsAndGradientsAreTheTokenLoops) {
 }
 
 TEST(VectorGate, TheReferenceIsTheTokenLoop) {
-  for_every_case([](const GateCase&, const GateTensors& tensors) {
+  for_every_gate_case([](const GateCase&, const GateTensors& tensors) {
     const c10::NoGradGuard no_grad;
     const VectorGateResult expected = gate_loop(tensors.args());
     const VectorGateResult found = gate_with(Implementation::kReference)(tensors.args());
@@ -52,7 +52,7 @@ TEST(VectorGate, TheReferenceIsTheTokenLoop) {
 }
 
 TEST(VectorGate, RepeatsAndThreadsGiveTheSameBits) {
-  for_every_case([](const GateCase&, const GateTensors& tensors) {
+  for_every_gate_case([](const GateCase&, const GateTensors& tensors) {
     const int threads = at::get_num_threads();
     for (const Implementation implementation : implementations(tensors))
       for (const at::ScalarType type : {at::kFloat, at::kBFloat16}) {
@@ -67,7 +67,7 @@ TEST(VectorGate, RepeatsAndThreadsGiveTheSameBits) {
 }
 
 TEST(VectorGate, StridedInputsGiveTheSameBits) {
-  for_every_case([](const GateCase&, const GateTensors& tensors) {
+  for_every_gate_case([](const GateCase&, const GateTensors& tensors) {
     const GateTensors plain = tensors.to(at::kFloat);
     // A slice of something wider, heads first in memory, and rows and tokens that do not flatten.
     const std::function<Tensor(const Tensor&)> layouts[] = {
@@ -86,7 +86,7 @@ TEST(VectorGate, StridedInputsGiveTheSameBits) {
 }
 
 TEST(VectorGate, StepsAreTheChunkForm) {
-  for_every_case([](const GateCase& c, const GateTensors& tensors) {
+  for_every_gate_case([](const GateCase& c, const GateTensors& tensors) {
     if (c.packed()) return;
     const c10::NoGradGuard no_grad;
     const VectorGateResult whole = gate_loop(tensors.args());
@@ -105,7 +105,7 @@ TEST(VectorGate, StepsAreTheChunkForm) {
 }
 
 TEST(VectorGate, SplittingTokensCarriesTheState) {
-  for_every_case([](const GateCase& c, const GateTensors& tensors) {
+  for_every_gate_case([](const GateCase& c, const GateTensors& tensors) {
     if (c.packed()) return;
     const c10::NoGradGuard no_grad;
     const VectorGateResult whole = gate_loop(tensors.args());

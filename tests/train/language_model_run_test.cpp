@@ -23,8 +23,8 @@ std::string counting_text() {
 }
 
 /// A small training in a fresh folder.
-struct Small {
-  explicit Small(const std::string& name, const std::string& updates = "40")
+struct SmallRun {
+  explicit SmallRun(const std::string& name, const std::string& updates = "40")
       : root(fs::path(testing::TempDir()) / ("prism-lm-" + name)) {
     set_log_level(LogLevel::kQuiet);
     fs::remove_all(root);
@@ -61,7 +61,7 @@ void expect_equal(const fs::path& a, const fs::path& b) {
 }
 
 TEST(LanguageModelTraining, LearnsAndCanBeOpened) {
-  Small small("learns", "120");
+  SmallRun small("learns", "120");
   const LanguageModelOutcome outcome = train_language_model(small.recipe, {});
   EXPECT_EQ(outcome.signal, 0);
   EXPECT_LT(outcome.valid.at("bits_per_byte"), 1.0) << "the letters follow each other";
@@ -75,7 +75,7 @@ TEST(LanguageModelTraining, LearnsAndCanBeOpened) {
 
 /// tests/apps interrupts and kills it, too.
 TEST(LanguageModelTraining, TheSameRecipeGivesTheSameBits) {
-  Small first("first"), second("second");
+  SmallRun first("first"), second("second");
   train_language_model(first.recipe, {});
   train_language_model(second.recipe, {});
   expect_equal(first.root, second.root);
@@ -93,7 +93,7 @@ TEST(LanguageModelTraining, FaultsAreNamed) {
   LanguageModelRecipe none;
   none.train.out = (fs::path(testing::TempDir()) / "prism-lm-none").string();
   EXPECT_THAT(error_of([&] { train_language_model(none, {}); }), HasSubstr("--tokens names a folder"));
-  Small small("faults", "2");
+  SmallRun small("faults", "2");
   small.recipe.data.length = 100'000;
   EXPECT_THAT(error_of([&] { train_language_model(small.recipe, {}); }), HasSubstr("lower --length"));
   EXPECT_FALSE(fs::exists(small.root)) << "nothing is written before everything is known to fit";

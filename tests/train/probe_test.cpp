@@ -13,9 +13,9 @@ using ::testing::HasSubstr;
 
 constexpr auto kCpu = c10::kCPU;
 
-struct Small {
-  explicit Small(const std::string& mixer = "prism",
-                 const std::vector<std::pair<std::string, std::string>>& more = {})
+struct SmallProbe {
+  explicit SmallProbe(const std::string& mixer = "prism",
+                      const std::vector<std::pair<std::string, std::string>>& more = {})
       : recipe(mixer) {
     for (const auto& [key, value] : {std::pair<std::string, std::string>{"probe.length", "16"},
                                      {"probe.updates", "40"},
@@ -31,11 +31,11 @@ struct Small {
 };
 
 TEST(ProbeTraining, LearnsAParityInsideItsConvolution) {
-  const Small small("prism", {{"probe.updates", "600"},
-                              {"probe.rate", "0.01"},
-                              {"probe.stop_at", "0.999"},
-                              {"model.width", "16"},
-                              {"probe.count", "2"}});
+  const SmallProbe small("prism", {{"probe.updates", "600"},
+                                   {"probe.rate", "0.01"},
+                                   {"probe.stop_at", "0.999"},
+                                   {"model.width", "16"},
+                                   {"probe.count", "2"}});
   const ProbeResult result = train_probe(small.recipe, ProbeTask::kParity, kCpu);
   EXPECT_GT(result.accuracy, 0.95);
   EXPECT_EQ(result.chance, 0.5);
@@ -44,7 +44,7 @@ TEST(ProbeTraining, LearnsAParityInsideItsConvolution) {
 }
 
 TEST(ProbeTraining, RepeatsOnAnyNumberOfThreads) {
-  const Small small("gated_delta_net");
+  const SmallProbe small("gated_delta_net");
   const int threads = at::get_num_threads();
   const ProbeResult first = train_probe(small.recipe, ProbeTask::kParity, kCpu);
   at::set_num_threads(1);
@@ -95,7 +95,7 @@ TEST(ProbeRecipes, TheSettingChoosesWhatNobodyChose) {
 }
 
 TEST(ProbeRecipes, EmbeddingsStartWithUnitLength) {
-  const Small small("sasrec_block");
+  const SmallProbe small("sasrec_block");
   const auto model = make_probe_model(small.recipe);
   for (const auto& own : model->named_parameters(/*recurse=*/false))
     if (own.key().ends_with("embedding")) {
