@@ -19,7 +19,7 @@ using ::testing::Not;
 using ::testing::Pair;
 
 template <class Action>
-std::string error_of(const Action& action) {
+std::string usage_error_of(const Action& action) {
   try {
     action();
   } catch (const Error& error) {
@@ -37,8 +37,9 @@ TEST(Variants, AreAMixerWithSettingsAndALabel) {
   EXPECT_EQ(rich.label, "L = 1, no conv");
   EXPECT_EQ(rich.mixer, "prism");
   EXPECT_THAT(rich.settings, ElementsAre(Pair("steps", "1"), Pair("anchor", "token")));
-  EXPECT_THAT(error_of([] { parse_variant("prism steps"); }), HasSubstr("\"steps\" is no setting=value"));
-  EXPECT_THAT(error_of([] { parse_variant(""); }), HasSubstr("names no mixer"));
+  EXPECT_THAT(usage_error_of([] { parse_variant("prism steps"); }),
+              HasSubstr("\"steps\" is no setting=value"));
+  EXPECT_THAT(usage_error_of([] { parse_variant(""); }), HasSubstr("names no mixer"));
 }
 
 /// The error of planning probes with these variants.
@@ -49,7 +50,7 @@ std::string plan_error(std::vector<std::string> variants,
   recipe.compare.probes = {"parity"};
   recipe.compare.variants = std::move(variants);
   if (change) change(recipe.compare);
-  return error_of([&] { plan_comparison(recipe); });
+  return usage_error_of([&] { plan_comparison(recipe); });
 }
 
 TEST(Variants, DifferInModelAndMixerAlone) {
@@ -122,10 +123,10 @@ TEST_F(CompareRecipes, ABaseMayHaveABase) {
 
 TEST_F(CompareRecipes, BasesThatLeadBackAreAnError) {
   write_file(root_ / "own.toml", "[compare]\nbase = \"./own.toml\"\n");
-  EXPECT_THAT(error_of([&] { CompareRecipe::read(root_ / "own.toml"); }), HasSubstr("own.toml -> "));
+  EXPECT_THAT(usage_error_of([&] { CompareRecipe::read(root_ / "own.toml"); }), HasSubstr("own.toml -> "));
   write_file(root_ / "a.toml", "[compare]\nbase = \"b.toml\"\n");
   write_file(root_ / "b.toml", "[compare]\nbase = \"a.toml\"\n");
-  EXPECT_THAT(error_of([&] { CompareRecipe::read(root_ / "a.toml"); }),
+  EXPECT_THAT(usage_error_of([&] { CompareRecipe::read(root_ / "a.toml"); }),
               HasSubstr("lead back to a recipe before them"));
 }
 
@@ -140,7 +141,7 @@ TEST_F(CompareRecipes, ApplyWhatAMixerHasAndTheVariantLast) {
   EXPECT_EQ(std::get<int64_t>(attention.settings.find("mixer.heads")->get()), 4);
   EXPECT_EQ(attention.model.model.mixer, "softmax_attention");
   EXPECT_FALSE(attention.settings.is_assigned("train.batch_size")) << "fit_to still chooses it";
-  EXPECT_THAT(error_of([&] { recipe->apply(parse_variant("prism step=1"), prism.settings); }),
+  EXPECT_THAT(usage_error_of([&] { recipe->apply(parse_variant("prism step=1"), prism.settings); }),
               HasSubstr("variant \"prism step=1\": unknown setting \"step\" (did you mean \"steps\"?)"));
 }
 
