@@ -2,8 +2,9 @@
 // FILE]
 //
 // One process. Every figure is the median over repeats with a flushed L2 cache: "call" from CUDA events
-// around the call of the torch operator, launch costs included; "kernels" from events around a replayed CUDA
-// graph of the same call. Results are checked against the fp64 operation on one head before anything is
+// around the call of the torch operator while the card is busy with the flush; "idle" the same on a card that
+// waits, so that the host's part before the first kernel counts; "kernels" from events around a replayed CUDA
+// graph of the call. Results are checked against the fp64 operation on one head before anything is
 // timed; what is off is named, not timed, and makes the exit status 1. Copy speed, a bf16 product and causal
 // attention are measured in the same run. Prints Markdown.
 #include "gpu_bench.h"

@@ -87,7 +87,8 @@ void chunk_row(Bench& bench, const Shape& s, int64_t L) {
     const c10::NoGradGuard no_grad;
     prism_chunk(p.args());
   };
-  const double forward = bench.watch.call(infer), forward_kernels = bench.watch.kernels(infer);
+  const double forward = bench.watch.call(infer), forward_kernels = bench.watch.kernels(infer),
+               forward_idle = bench.watch.from_idle(infer);
   const Training training(p);
   const int64_t before = allocator::getDeviceStats(0).allocated_bytes[0].current;
   allocator::resetPeakStats(0);
@@ -95,20 +96,23 @@ void chunk_row(Bench& bench, const Shape& s, int64_t L) {
   const double gib = double(allocator::getDeviceStats(0).allocated_bytes[0].peak - before) / (1 << 30);
   const double train = bench.watch.call([&] { training.forward(); });
   const Tensor o = training.forward();
-  const double backward = bench.watch.call([&] { training.backward(o); }),
-               backward_kernels = bench.watch.kernels([&] { training.backward(o); });
+  const auto back = [&] { training.backward(o); };
+  const double backward = bench.watch.call(back), backward_kernels = bench.watch.kernels(back),
+               backward_idle = bench.watch.from_idle(back);
   const double floor = 1e-9 * double(p.q.nbytes() + p.k.nbytes() + p.w.nbytes() + o.nbytes()) / bench.copy;
   const Bars& bars = s.bars;
-  print_row("| {} | {} | {} ({:.3f}) | {:.3f} | {} ({:.3f}) | {:.2f} | {:.2f} | {:.2f} |\n", s.name, L,
-            against(forward, bars.forward[L - 1]), forward_kernels, train,
-            against(backward, bars.backward[L - 1]), backward_kernels, floor, gib, error);
+  print_row("| {} | {} | {} ({:.3f}, {:.3f}) | {:.3f} | {} ({:.3f}, {:.3f}) | {:.2f} | {:.2f} | {:.2f} |\n",
+            s.name, L, against(forward, bars.forward[L - 1]), forward_kernels, forward_idle, train,
+            against(backward, bars.backward[L - 1]), backward_kernels, backward_idle, floor, gib, error);
   bench.json["chunk"].push_back({{"shape", s.name},
                                  {"steps", L},
                                  {"forward_ms", forward},
                                  {"forward_kernels_ms", forward_kernels},
+                                 {"forward_idle_ms", forward_idle},
                                  {"forward_training_ms", train},
                                  {"backward_ms", backward},
                                  {"backward_kernels_ms", backward_kernels},
+                                 {"backward_idle_ms", backward_idle},
                                  {"floor_ms", floor},
                                  {"extra_gib", gib},
                                  {"error_share", error}});
@@ -118,7 +122,8 @@ void chunk_row(Bench& bench, const Shape& s, int64_t L) {
 
 void bench_chunk(Bench& bench) {
   fmt::print(
-      "\nprism_chunk, bf16, ms: call / bar (kernels). Memory: of a forward and a backward, outputs and "
+      "\nprism_chunk, bf16, ms: call / bar (kernels, from idle). Memory: of a forward and a backward, "
+      "outputs and "
       "gradients included. Worst error: share of the allowed.\n\n"
       "| B x T, key / value heads | L | forward, inference | forward, training | backward | byte floor | GiB "
       "| "

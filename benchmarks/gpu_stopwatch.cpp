@@ -27,13 +27,13 @@ Stopwatch::~Stopwatch() {
   cudaEventDestroy(stop_);
 }
 
-double Stopwatch::call(const Action& action) {
+double Stopwatch::median(const Action& action, bool idle) {
   action();
   std::vector<double> times;
   double total = 0;
   while (times.size() < 7 || (total < 1e3 * seconds_ && times.size() < 60)) {
     flush_.zero_();
-    C10_CUDA_CHECK(cudaStreamSynchronize(stream()));
+    if (idle) C10_CUDA_CHECK(cudaStreamSynchronize(stream()));
     C10_CUDA_CHECK(cudaEventRecord(start_, stream()));
     action();
     C10_CUDA_CHECK(cudaEventRecord(stop_, stream()));

@@ -7,9 +7,21 @@
 namespace prism::kernels::cuda {
 
 inline constexpr int kC = kChunkTokens, kPanelBytes = kC * kPanelRowBytes;
-inline constexpr int kScanThreads =
-    4 * kWarpgroupThreads;  // copies; two that prepare; one that advances the state
-inline constexpr int kPrepareGroups = 2, kStoreWarps = 3;
+inline constexpr int kStoreWarps = 3;
+
+/// The warpgroups of a block: one that copies, two that prepare, one that advances the state.
+inline constexpr int kScanThreads = 4 * kWarpgroupThreads, kPrepareGroups = 2;
+
+/// Registers a thread of each, 512 in all.
+struct ScanRegisters {
+  int copy, prepare, advance;
+};
+__host__ __device__ constexpr ScanRegisters scan_registers(int steps) {
+  return steps == 1 ? ScanRegisters{56, 112, 232} : ScanRegisters{48, 120, 224};
+}
+
+/// Steps L as a template argument: 1, 2, or any number above, known when it runs.
+inline constexpr int kManySteps = 3;
 
 /// What one launch computes.
 enum class ScanPass {
@@ -48,23 +60,25 @@ struct ScanLayout {
   __host__ __device__ int output() const { return work(works); }
   __host__ __device__ int vectors(int i) const { return output() + kPanelBytes + i * kVectorBytes; }
   __host__ __device__ int barriers() const { return vectors(works); }
-  __host__ __device__ int bytes() const { return barriers() + 128; }
+  __host__ __device__ int bytes() const { return barriers() + 160; }
 
   /// gam, exp2(G_C - G): 64 floats each.
   static constexpr int kVectorBytes = 2 * kC * 4;
 };
 
-/// The barriers by name. full: the stage is loaded; empty: nobody reads it any more; ready, used: the same of
-/// a work buffer; out_full, out_empty: of the output tile; fold_full, fold_empty: a transition matrix in the
-/// stages' memory; tail: raw loads of a sequence's last chunk.
+/// The barriers by name. full: the stage is loaded; empty: nobody reads it any more; ready: -Y, w_1 and the
+/// vectors of a work buffer are made; scored: P is; used: the buffer is free again; out_full, out_empty: of
+/// the output tile; fold_full, fold_empty: a transition matrix in the stages' memory; tail: raw loads of a
+/// sequence's last chunk.
 struct ScanBarriers {
   uint32_t base;
   static constexpr int kMaxStages = 3, kMaxWorks = 2;
   __device__ uint32_t full(int stage) const { return base + 8 * stage; }
   __device__ uint32_t empty(int stage) const { return base + 8 * (kMaxStages + stage); }
   __device__ uint32_t ready(int work) const { return base + 8 * (2 * kMaxStages + work); }
-  __device__ uint32_t used(int work) const { return base + 8 * (2 * kMaxStages + kMaxWorks + work); }
-  __device__ uint32_t at(int i) const { return base + 8 * (2 * kMaxStages + 2 * kMaxWorks + i); }
+  __device__ uint32_t scored(int work) const { return base + 8 * (2 * kMaxStages + kMaxWorks + work); }
+  __device__ uint32_t used(int work) const { return base + 8 * (2 * kMaxStages + 2 * kMaxWorks + work); }
+  __device__ uint32_t at(int i) const { return base + 8 * (2 * kMaxStages + 3 * kMaxWorks + i); }
   __device__ uint32_t out_full() const { return at(0); }
   __device__ uint32_t out_empty() const { return at(1); }
   __device__ uint32_t fold_full() const { return at(2); }

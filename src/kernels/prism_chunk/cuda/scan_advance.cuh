@@ -9,7 +9,7 @@
 
 namespace prism::kernels::cuda {
 
-template <class T, int kPanels, bool kMoreSteps, ScanPass kPass>
+template <class T, int kPanels, int kSteps, ScanPass kPass>
 class ScanAdvance {
  public:
   __device__ ScanAdvance(const ScanParams& params, const ScanShared& shared)
@@ -24,7 +24,7 @@ class ScanAdvance {
       start(S, job);
       uint32_t* saved = saved_states(job);
       for (int left = job.chunks; left > 0; --left) {
-        advance(S, saved);
+        advance(S, saved, steps_of(params_, job));
         if (saved) saved += saved_stride();
         stage_.next(shared_.layout.stages);
         work_.next(shared_.layout.works);
@@ -35,22 +35,22 @@ class ScanAdvance {
   }
 
  private:
-  static constexpr int kState = 32 * kPanels, kSteps = 4 * kPanels;  // accumulators; 16-wide slices of K
-  static constexpr int kTileWords = 64 * 64 * kPanels / 2;           // of a rounded state
-  static constexpr bool kOutputs = kPass == ScanPass::kOutputs;
+  static constexpr int kState = 32 * kPanels, kSlices = 4 * kPanels;  // accumulators; 16-wide slices of K
+  static constexpr int kTileWords = 64 * 64 * kPanels / 2;            // of a rounded state
+  static constexpr bool kOutputs = kPass == ScanPass::kOutputs, kLaterUnderWay = kOutputs && kSteps == 2;
 
   // Chunks.
 
-  __device__ void advance(float (&S)[kState], uint32_t* saved) {
+  __device__ void advance(float (&S)[kState], uint32_t* saved, int steps) {
     barrier_wait(shared_.barriers.full(stage_.index), stage_.parity);
     barrier_wait(shared_.barriers.ready(work_.index), work_.parity);
     const uint32_t stage = shared_.stage(stage_), work = shared_.work(work_),
                    vectors = shared_.vectors(work_);
     const uint32_t keys = stage + shared_.layout.keys(), writes = stage + shared_.layout.writes();
 
-    uint32_t state[kSteps][4];
+    uint32_t state[kSlices][4];
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s) operand_of<T>(state[s], S, s);
+    for (int s = 0; s < kSlices; ++s) operand_of<T>(state[s], S, s);
     float U[32], O[32];
     wgmma_fence();
 #pragma unroll
@@ -67,9 +67,10 @@ class ScanAdvance {
     const float gam = shared_float(vectors + 4 * (kC - 1));
 #pragma unroll
     for (int i = 0; i < kState; ++i) S[i] *= gam;
-    if constexpr (kMoreSteps) add_later_writes(S, stage, vectors);
+    uint32_t later[4][4];
+    if constexpr (kSteps > 1) add_later_writes(S, later, stage, vectors, steps);
 
-    wgmma_wait<kOutputs ? 1 : 0>();
+    wgmma_wait<kOutputs ? 1 + kLaterUnderWay : 0>();
     pin(U);
     uint32_t written[4][4], values[4][4];
     round_values(written, values, U, vectors + 4 * kC);
@@ -80,6 +81,7 @@ class ScanAdvance {
       wgmma_wait<1>();
       pin(O);
       scale_columns(O, vectors);
+      barrier_wait(shared_.barriers.scored(work_.index), work_.parity);
       wgmma_fence();
       add_values(O, values, work + shared_.layout.scores(), writes);
       wgmma_commit();
@@ -99,7 +101,7 @@ class ScanAdvance {
                              uint32_t writes) const {
 #pragma unroll
     for (int s = 0; s < 4; ++s) Wgmma<64>::rs<T>(O, values[s], contraction_major(scores + 32 * s), 1);
-    for (int l = 1; kMoreSteps && l < params_.steps; ++l) {
+    for (int l = 1; kSteps > 1 && l < (kSteps == 2 ? 2 : params_.steps); ++l) {
 #pragma unroll
       for (int s = 0; s < 4; ++s)
         Wgmma<64>::ss<T, Major::kRows>(O, row_major(writes + l * kPanelBytes + 2048 * s, kPanelBytes),
@@ -108,10 +110,10 @@ class ScanAdvance {
   }
 
   /// d (+)= S^T rows^T, rows [64 tokens][K].
-  __device__ static void read_state(float (&d)[32], const uint32_t (&state)[kSteps][4], uint32_t rows,
+  __device__ static void read_state(float (&d)[32], const uint32_t (&state)[kSlices][4], uint32_t rows,
                                     bool add) {
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s)
+    for (int s = 0; s < kSlices; ++s)
       Wgmma<64>::rs<T>(d, state[s], contraction_major(rows + s / 4 * kPanelBytes + s % 4 * 32), add || s > 0);
   }
 
@@ -123,9 +125,10 @@ class ScanAdvance {
                                                         1);
   }
 
-  __device__ void add_later_writes(float (&S)[kState], uint32_t stage, uint32_t vectors) const {
-    for (int l = 1; l < params_.steps; ++l) {
-      uint32_t values[4][4];
+  /// S^T += sum_{l>1} (dec w_l)^T k_l, `values` dec w_l as an operand; at L = 2 the product stays under way.
+  __device__ void add_later_writes(float (&S)[kState], uint32_t (&values)[4][4], uint32_t stage,
+                                   uint32_t vectors, int steps) const {
+    for (int l = 1; l < (kLaterUnderWay ? 2 : steps); ++l) {
 #pragma unroll
       for (int s = 0; s < 4; ++s) {
         load_operand_transposed(values[s], stage + shared_.layout.writes() + l * kPanelBytes, s);
@@ -139,8 +142,10 @@ class ScanAdvance {
       wgmma_fence();
       write_state(S, values, stage + shared_.layout.keys() + l * kPanels * kPanelBytes);
       wgmma_commit();
-      wgmma_wait<0>();
-      pin(S);
+      if constexpr (!kLaterUnderWay) {
+        wgmma_wait<0>();
+        pin(S);
+      }
     }
   }
 
@@ -187,9 +192,9 @@ class ScanAdvance {
   __device__ int64_t saved_stride() const { return int64_t{kTileWords} * params_.heads * params_.slices; }
 
   /// Each store of a warp is one 8x8 block.
-  __device__ static void save_state(const uint32_t (&state)[kSteps][4], uint32_t* to) {
+  __device__ static void save_state(const uint32_t (&state)[kSlices][4], uint32_t* to) {
 #pragma unroll
-    for (int s = 0; s < kSteps; ++s)
+    for (int s = 0; s < kSlices; ++s)
 #pragma unroll
       for (int i = 0; i < 4; ++i) to[(2 * s + i / 2) * 256 + i % 2 * 32] = state[s][i];
   }
@@ -299,7 +304,7 @@ class ScanAdvance {
       barrier_wait(shared_.barriers.fold_full(), fold_parity_);
       fold_parity_ ^= 1;
 #pragma unroll
-      for (int s = 0; s < kSteps; ++s) {
+      for (int s = 0; s < kSlices; ++s) {
         const uint32_t high = shared_.base + s / 4 * (64 * 64 * kPanels * 4) + s % 4 * 256;
         const uint32_t low = high + 64 * 64 * kPanels * 2;
         uint32_t a[4], rest[4];

@@ -21,6 +21,12 @@ __device__ void for_each_job(const ScanParams& params, F f) {
   }
 }
 
+/// The steps that a job writes with. A transition matrix has no writes: w_1 is read as zeros, for what all
+/// jobs have in common.
+__device__ inline int steps_of(const ScanParams& params, const ScanJob& job) {
+  return job.transition ? 1 : params.steps;
+}
+
 template <int kPanels, ScanPass kPass>
 class ScanLoader {
  public:
@@ -43,7 +49,10 @@ class ScanLoader {
     const int tokens = job.tokens_of(chunk);
     const bool whole = tokens == kC;
     const uint32_t full = shared_.barriers.full(stage_.index);
-    if (threadIdx.x % 32 == 0) issue(job, chunk, whole ? full : shared_.barriers.tail());
+    if (threadIdx.x % 32 == 0) {
+      issue(job, chunk, whole ? full : shared_.barriers.tail());
+      if (shared_.layout.stages < 3 && chunk + 1 < job.chunks) prefetch(job, chunk + 1);
+    }
     if (whole) return;
     barrier_wait(shared_.barriers.tail(), tail_parity_);
     tail_parity_ ^= 1;
@@ -52,26 +61,46 @@ class ScanLoader {
     warp_arrive(full);
   }
 
-  /// The writes of a slice of the transition matrix are columns that w does not have: the engine fills in
-  /// zeros.
-  __device__ void issue(const ScanJob& job, int chunk, uint32_t barrier) const {
-    constexpr bool kQueries = kPass == ScanPass::kOutputs;
-    const ScanLayout& layout = shared_.layout;
-    const int steps = params_.steps, key_head = job.head / (params_.heads / params_.key_heads);
-    const int token = static_cast<int>(job.first_token) + chunk * kC;
-    const int slice = job.transition ? params_.slices : job.slice;
-    const uint32_t stage = shared_.stage(stage_);
-    barrier_arrive_expect(
-        barrier, kRecordBytes + (kQueries ? kPanels * kPanelBytes : 0) + steps * (kPanels + 1) * kPanelBytes);
+  /// Where a chunk's operands begin. The writes of a slice of the transition matrix are columns that w does
+  /// not have: the engine fills in zeros.
+  struct Place {
+    int token, key_head, slice, steps;
+    const char* record;
+  };
+  __device__ Place place(const ScanJob& job, int chunk) const {
     const int64_t record = (job.first_slot + chunk) * params_.heads + job.head;
-    for (int l = 0; l < steps; ++l)
-      tensor_load(stage + layout.keys() + l * kPanels * kPanelBytes, &params_.k, 0, token, 0, key_head, l,
+    return {.token = static_cast<int>(job.first_token) + chunk * kC,
+            .key_head = job.head / (params_.heads / params_.key_heads),
+            .slice = job.transition ? params_.slices : job.slice,
+            .steps = steps_of(params_, job),
+            .record = params_.records + record * kRecordBytes};
+  }
+
+  __device__ void issue(const ScanJob& job, int chunk, uint32_t barrier) const {
+    const ScanLayout& layout = shared_.layout;
+    const Place at = place(job, chunk);
+    const uint32_t stage = shared_.stage(stage_);
+    barrier_arrive_expect(barrier, kRecordBytes + (kQueries ? kPanels * kPanelBytes : 0) +
+                                       at.steps * (kPanels + 1) * kPanelBytes);
+    for (int l = 0; l < at.steps; ++l)
+      tensor_load(stage + layout.keys() + l * kPanels * kPanelBytes, &params_.k, 0, at.token, 0, at.key_head,
+                  l, barrier);
+    bulk_load(stage + layout.record(), at.record, kRecordBytes, barrier);
+    if (kQueries) tensor_load(stage, &params_.q, 0, at.token, 0, at.key_head, 0, barrier);
+    for (int l = 0; l < at.steps; ++l)
+      tensor_load(stage + layout.writes() + l * kPanelBytes, &params_.w, 0, at.token, at.slice, job.head, l,
                   barrier);
-    bulk_load(stage + layout.record(), params_.records + record * kRecordBytes, kRecordBytes, barrier);
-    if (kQueries) tensor_load(stage, &params_.q, 0, token, 0, key_head, 0, barrier);
-    for (int l = 0; l < steps; ++l)
-      tensor_load(stage + layout.writes() + l * kPanelBytes, &params_.w, 0, token, slice, job.head, l,
-                  barrier);
+  }
+
+  /// Where there are few stages, so that their loads wait for the L2 cache alone. What the slices of a head
+  /// share is the first one's to fetch. With three stages it costs the copy engine more than it saves.
+  __device__ void prefetch(const ScanJob& job, int chunk) const {
+    const Place at = place(job, chunk);
+    for (int l = 0; l < at.steps; ++l) tensor_prefetch(&params_.w, 0, at.token, at.slice, job.head, l);
+    if (job.slice > 0) return;
+    for (int l = 0; l < at.steps; ++l) tensor_prefetch(&params_.k, 0, at.token, 0, at.key_head, l);
+    bulk_prefetch(at.record, kRecordBytes);
+    if (kQueries) tensor_prefetch(&params_.q, 0, at.token, 0, at.key_head, 0);
   }
 
   /// Keys and writes beyond the sequence's end belong to the next one: zeros instead. Queries there reach no
@@ -106,6 +135,8 @@ class ScanLoader {
       fold_parity_ ^= 1;
     }
   }
+
+  static constexpr bool kQueries = kPass == ScanPass::kOutputs;
 
   const ScanParams& params_;
   const ScanShared& shared_;

@@ -12,8 +12,6 @@ namespace prism::kernels::cuda {
 namespace {
 
 constexpr int kSharedLimit = 232448;
-// Registers a thread; 512 in all for the four warpgroups.
-constexpr int kCopyRegisters = 56, kPrepareRegisters = 112, kAdvanceRegisters = 232;
 
 /// As many stages as fit, up to three.
 ScanLayout layout_for(int steps, int panels) {
@@ -33,6 +31,7 @@ __device__ void init_barriers(const ScanShared& shared) {
   }
   for (int i = 0; i < shared.layout.works; ++i) {
     barrier_init(barriers.ready(i), 4 * kPrepareGroups);
+    barrier_init(barriers.scored(i), 4);
     barrier_init(barriers.used(i), 4);
   }
   barrier_init(barriers.out_full(), 4);
@@ -43,9 +42,10 @@ __device__ void init_barriers(const ScanShared& shared) {
   barrier_init_fence();
 }
 
-template <class T, int kPanels, bool kMoreSteps, ScanPass kPass>
+template <class T, int kPanels, int kSteps, ScanPass kPass>
 __global__ void __launch_bounds__(kScanThreads, 1)
     scan_kernel(const __grid_constant__ ScanParams params, const ScanLayout layout) {
+  constexpr ScanRegisters kRegisters = scan_registers(kSteps);
   extern __shared__ __align__(1024) char memory[];
   const uint32_t base = shared_address(memory);
   const ScanShared shared{layout, base, {base + layout.barriers()}};
@@ -58,27 +58,27 @@ __global__ void __launch_bounds__(kScanThreads, 1)
   __syncthreads();
   const int group = threadIdx.x / kWarpgroupThreads;
   if (group == 0) {
-    registers_shrink<kCopyRegisters>();
+    registers_shrink<kRegisters.copy>();
     if (threadIdx.x < 32)
       ScanLoader<kPanels, kPass>(params, shared).run();
     else if (kPass == ScanPass::kOutputs)
       store_outputs<T, kPanels>(params, shared);
   } else if (group <= kPrepareGroups) {
-    registers_shrink<kPrepareRegisters>();
-    ScanPrepare<T, kPanels, kMoreSteps, kPass> prepare(params, shared);
+    registers_shrink<kRegisters.prepare>();
+    ScanPrepare<T, kPanels, kSteps, kPass> prepare(params, shared);
     if (group == 1)
-      prepare.run_scores();
+      prepare.run_first();
     else
-      prepare.run_reads();
+      prepare.run_second();
   } else {
-    registers_grow<kAdvanceRegisters>();
-    ScanAdvance<T, kPanels, kMoreSteps, kPass>(params, shared).run();
+    registers_grow<kRegisters.advance>();
+    ScanAdvance<T, kPanels, kSteps, kPass>(params, shared).run();
   }
 }
 
-template <class T, int kPanels, bool kMoreSteps, ScanPass kPass>
+template <class T, int kPanels, int kSteps, ScanPass kPass>
 const char* launch(const ScanParams& params, CUstream_st* stream) {
-  const auto kernel = scan_kernel<T, kPanels, kMoreSteps, kPass>;
+  const auto kernel = scan_kernel<T, kPanels, kSteps, kPass>;
   const ScanLayout layout = layout_for(params.steps, kPanels);
   static const cudaError_t prepared =
       cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kSharedLimit);
@@ -93,8 +93,11 @@ template <class T, ScanPass kPass>
 const char* launch_for(const ScanParams& params, CUstream_st* stream) {
   const bool wide = params.key_width > 64;
   if (params.steps == 1)
-    return wide ? launch<T, 2, false, kPass>(params, stream) : launch<T, 1, false, kPass>(params, stream);
-  return wide ? launch<T, 2, true, kPass>(params, stream) : launch<T, 1, true, kPass>(params, stream);
+    return wide ? launch<T, 2, 1, kPass>(params, stream) : launch<T, 1, 1, kPass>(params, stream);
+  if (params.steps == 2)
+    return wide ? launch<T, 2, 2, kPass>(params, stream) : launch<T, 1, 2, kPass>(params, stream);
+  return wide ? launch<T, 2, kManySteps, kPass>(params, stream)
+              : launch<T, 1, kManySteps, kPass>(params, stream);
 }
 
 }  // namespace

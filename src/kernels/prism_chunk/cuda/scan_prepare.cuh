@@ -1,13 +1,13 @@
 #pragma once
-// Two warpgroups that prepare a chunk for the one that advances the state, each its part.
-//   Scores: P_l = lower(Gam * q k_l^T), and the vectors gam and dec = exp2(G_C - G)
-//
-//   Reads: -Y = -T diag(b gam) E,   w_1 <- w_1 - sum_{l>1} diag(b) strict(Gam * E k_l^T) w_l
+// Two warpgroups that prepare a chunk for the one that advances the state:
+//   vectors gam and dec = exp2(G_C - G), reads -Y = -T diag(b gam) E, scores P_l = lower(Gam * q k_l^T), and
+//   above L = 1 the first write w_1 <- w_1 - sum_{l>1} diag(b) strict(Gam * E k_l^T) w_l.
+// The scores are the last that is needed. Which takes what is in run_first and run_second.
 #include "kernels/prism_chunk/cuda/scan_copy.cuh"
 
 namespace prism::kernels::cuda {
 
-template <class T, int kPanels, bool kMoreSteps, ScanPass kPass>
+template <class T, int kPanels, int kSteps, ScanPass kPass>
 class ScanPrepare {
  public:
   __device__ ScanPrepare(const ScanParams& params, const ScanShared& shared)
@@ -16,17 +16,28 @@ class ScanPrepare {
         row_(threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4),
         column_(threadIdx.x % 4 * 2) {}
 
-  __device__ void run_scores() {
-    each_chunk([&](uint32_t stage, uint32_t work) {
+  __device__ void run_first() {
+    each_chunk([&](const ScanJob& job, uint32_t stage, uint32_t work) {
       make_vectors();
-      if constexpr (kPass == ScanPass::kOutputs) make_scores(stage, work);
+      if constexpr (kPass == ScanPass::kOutputs) {
+        if constexpr (kSteps > 1) make_reads(stage, work);
+        announce(shared_.barriers.ready(work_.index));
+        make_scores(stage, work);
+        announce(shared_.barriers.scored(work_.index));
+      } else {
+        if (kSteps > 1 && !job.transition) make_first_write(stage);
+        announce(shared_.barriers.ready(work_.index));
+      }
     });
   }
 
-  __device__ void run_reads() {
-    each_chunk([&](uint32_t stage, uint32_t work) {
-      if constexpr (kMoreSteps) make_first_write(stage);
-      make_reads(stage, work);
+  __device__ void run_second() {
+    each_chunk([&](const ScanJob&, uint32_t stage, uint32_t work) {
+      if constexpr (kPass == ScanPass::kOutputs && kSteps > 1)
+        make_first_write(stage);
+      else
+        make_reads(stage, work);
+      announce(shared_.barriers.ready(work_.index));
     });
   }
 
@@ -40,15 +51,21 @@ class ScanPrepare {
         const uint32_t stage = shared_.stage(stage_);
         G_ = stage + shared_.layout.record() + kRecordG;
         b_ = stage + shared_.layout.record() + kRecordB;
-        f(stage, shared_.work(work_));
-        fence_async_shared();
-        warp_arrive(shared_.barriers.ready(work_.index));
+        f(job, stage, shared_.work(work_));
         if (threadIdx.x % 32 == 0) barrier_arrive(shared_.barriers.empty(stage_.index));
         stage_.next(shared_.layout.stages);
         work_.next(shared_.layout.works);
       }
     });
   }
+
+  /// What the thread wrote to shared memory, to those who wait.
+  __device__ static void announce(uint32_t barrier) {
+    fence_async_shared();
+    warp_arrive(barrier);
+  }
+
+  __device__ int steps() const { return kSteps < kManySteps ? kSteps : params_.steps; }
 
   __device__ uint32_t keys(uint32_t stage, int l) const {
     return stage + shared_.layout.keys() + l * kPanels * kPanelBytes;
@@ -64,24 +81,28 @@ class ScanPrepare {
     }
   }
 
-  /// d times Gam and a factor a row; 0 where a column is not at least `distance` before its row. The mask
-  /// goes into the exponent (exp2(-inf) = 0), and d is finite: rows beyond the sequence's end are zeros or
-  /// reach no output.
-  __device__ void decay(float (&d)[32], int distance, float2 factors) const {
+  /// Gam and a factor a row; 0 where a column is not at least `distance` before its row. The mask goes into
+  /// the exponent (exp2(-inf) = 0), and what it multiplies is finite: rows beyond the sequence's end are
+  /// zeros or reach no output.
+  __device__ void decays(float (&gam)[32], int distance, float2 factors) const {
     const float G0 = shared_float(G_ + 4 * row_), G1 = shared_float(G_ + 4 * (row_ + 8));
     const int before = row_ - column_ - distance;
 #pragma unroll
     for (int n = 0; n < 8; ++n) {
       const float2 Gj = shared_float2(G_ + 4 * (8 * n + column_));
-      float* x = d + 4 * n;
-      x[0] *= factors.x * exp2_fast(8 * n <= before ? G0 - Gj.x : -INFINITY);
-      x[1] *= factors.x * exp2_fast(8 * n + 1 <= before ? G0 - Gj.y : -INFINITY);
-      x[2] *= factors.y * exp2_fast(8 * n <= before + 8 ? G1 - Gj.x : -INFINITY);
-      x[3] *= factors.y * exp2_fast(8 * n + 1 <= before + 8 ? G1 - Gj.y : -INFINITY);
+      float* x = gam + 4 * n;
+      x[0] = factors.x * exp2_fast(8 * n <= before ? G0 - Gj.x : -INFINITY);
+      x[1] = factors.x * exp2_fast(8 * n + 1 <= before ? G0 - Gj.y : -INFINITY);
+      x[2] = factors.y * exp2_fast(8 * n <= before + 8 ? G1 - Gj.x : -INFINITY);
+      x[3] = factors.y * exp2_fast(8 * n + 1 <= before + 8 ? G1 - Gj.y : -INFINITY);
     }
   }
+  __device__ static void multiply(float (&d)[32], const float (&by)[32]) {
+#pragma unroll
+    for (int i = 0; i < 32; ++i) d[i] *= by[i];
+  }
 
-  // Products are issued, then awaited: while one's scores are decayed the tensor cores make the next.
+  // Products are issued, then awaited: decays are made while the tensor cores make what they multiply.
 
   /// d = rows columns^T, two tiles of 64 tokens.
   __device__ static void issue_gram(float (&d)[32], uint32_t rows, uint32_t columns) {
@@ -109,38 +130,16 @@ class ScanPrepare {
     pin(d);
   }
 
-  __device__ void store_scores(float (&scores)[32], uint32_t work, int l) const {
-    decay(scores, 0, {1, 1});
-    store_tile<T>(work + shared_.layout.scores() + l * kPanelBytes, kC, scores);
-  }
-
   __device__ void make_scores(uint32_t stage, uint32_t work) const {
-    float scores[32];
-    issue_gram(scores, stage, keys(stage, 0));
-    if constexpr (!kMoreSteps) {
+    const uint32_t to = work + shared_.layout.scores();
+    float scores[32], gam[32];
+    for (int l = 0; l < steps(); ++l) {
+      issue_gram(scores, stage, keys(stage, l));
+      if (l == 0) decays(gam, 0, {1, 1});
       await<0>(scores);
-      store_scores(scores, work, 0);
-    } else {
-      float next[32];
-      issue_gram(next, stage, keys(stage, 1));
-      await<1>(scores);
-      store_scores(scores, work, 0);
-      await<0>(next);
-      store_scores(next, work, 1);
-#pragma unroll 1
-      for (int l = 2; l < params_.steps; ++l) {
-        issue_gram(scores, stage, keys(stage, l));
-        await<0>(scores);
-        store_scores(scores, work, l);
-      }
+      multiply(scores, gam);
+      store_tile<T>(to + l * kPanelBytes, kC, scores);
     }
-  }
-
-  /// diag(b) strict(Gam * scores) as an operand.
-  __device__ void erases(uint32_t (&a)[4][4], float (&scores)[32]) const {
-    decay(scores, 1, {shared_float(b_ + 4 * row_), shared_float(b_ + 4 * (row_ + 8))});
-#pragma unroll
-    for (int s = 0; s < 4; ++s) operand_of<T>(a[s], scores, s);
   }
 
   /// T times its columns' -b gam, as an operand.
@@ -161,24 +160,40 @@ class ScanPrepare {
     }
   }
 
+  /// erased (+)= diag(b) strict(Gam * E k_l^T) w_l of step l counted from 0.
+  __device__ void issue_erased(float (&erased)[32], uint32_t stage, int l, float2 b) const {
+    float scores[32], gam[32];
+    uint32_t a[4][4];
+    issue_gram(scores, keys(stage, 0), keys(stage, l));
+    decays(gam, 1, b);
+    await<0>(scores);
+    multiply(scores, gam);
+#pragma unroll
+    for (int s = 0; s < 4; ++s) operand_of<T>(a[s], scores, s);
+    issue_product(erased, a, stage + shared_.layout.writes() + l * kPanelBytes, l > 1);
+  }
+
   __device__ void make_first_write(uint32_t stage) const {
     const uint32_t writes = stage + shared_.layout.writes();
-    float erased[32], scores[32];
-    uint32_t a[4][4];
+    const float2 b = {shared_float(b_ + 4 * row_), shared_float(b_ + 4 * (row_ + 8))};
+    float erased[32];
 #pragma unroll 1
-    for (int l = 1; l < params_.steps; ++l) {
-      issue_gram(scores, keys(stage, 0), keys(stage, l));
-      await<0>(scores);
-      erases(a, scores);
-      issue_product(erased, a, writes + l * kPanelBytes, l > 1);
+    for (int l = 1; l < steps(); ++l) {
+      issue_erased(erased, stage, l, b);
       await<0>(erased);
     }
 #pragma unroll
-    for (int i = 0; i < 32; i += 2) {
-      const uint32_t at = writes + swizzled(row_ + 8 * (i / 2 % 2), i / 4) + 2 * column_;
-      const float2 w = unpack<T>(shared_word(at));
-      shared_store(at, pack<T>(w.x - erased[i], w.y - erased[i + 1]));
+    for (int s = 0; s < 4; ++s) {
+      uint32_t w[4];
+      load_operand(w, writes, s);
+#pragma unroll
+      for (int i = 0; i < 4; ++i) {
+        const float2 x = unpack<T>(w[i]);
+        float* const y = erased + 8 * s + 2 * i;
+        y[0] = x.x - y[0], y[1] = x.y - y[1];
+      }
     }
+    store_tile<T>(writes, kC, erased);
   }
 
   /// -Y, a panel at a time.

@@ -82,16 +82,18 @@ struct Segments {
     return job;
   }
 
-  /// A slice below `slices` is of the state, from there on of the transition matrix. A first segment has no
-  /// matrix: its state is known. A last one needs nothing.
+  /// The states' jobs come first, then those of the transition matrices, which are shorter: a block that
+  /// takes every so-manieth job gets some of both. A first segment has no matrix: its state is known. A last
+  /// one needs nothing.
   __device__ ScanJob transition_job(int64_t id, int heads, int slices, int key_slices) const {
     ScanJob job;
-    const int each = slices + key_slices;
-    job.slice = static_cast<int>(id % each);
-    job.head = static_cast<int>(id / each % heads);
-    place(job, id / (int64_t{each} * heads));
-    job.transition = job.slice >= slices;
-    if (job.transition) job.slice -= slices;
+    const int64_t states = slots() * heads * slices;
+    job.transition = id >= states;
+    const int64_t own = job.transition ? id - states : id;
+    const int each = job.transition ? key_slices : slices;
+    job.slice = static_cast<int>(own % each);
+    job.head = static_cast<int>(own / each % heads);
+    place(job, own / (int64_t{each} * heads));
     job.valid = job.valid && !job.last() && !(job.transition && job.segment == 0);
     return job;
   }
