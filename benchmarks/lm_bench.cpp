@@ -35,7 +35,7 @@ struct Options {
   std::string device = "cpu", precision, size, json;
   std::vector<std::string> models, shapes;
   int64_t vocabulary = 50257, passes = 3, steps = 10, threads = 2;
-  bool profile = false, eager = false;
+  bool profile = false, eager = false, checkpointing = false;
 };
 
 struct Shape {
@@ -114,6 +114,7 @@ class Bench {
     if (row.steps) recipe_.settings.set("mixer.steps", row.steps, "bench");
     recipe_.model.fit_to_size(recipe_.settings);
     model_ = std::make_shared<LanguageModel>(recipe_.model, options.vocabulary, 1);
+    model_->set_activation_checkpointing(options.checkpointing);
     model_->to(device_);
     model_->train();
     task_ = std::make_unique<SyntheticText>(model_, shape, device_);
@@ -227,6 +228,7 @@ int run(int argc, char** argv) {
   app.add_option("--steps", options.steps, "steps of a pass")->capture_default_str();
   app.add_option("--threads", options.threads, "threads of the CPU")->capture_default_str();
   app.add_flag("--profile", options.profile, "on a GPU: the time of every kernel");
+  app.add_flag("--activation-checkpointing", options.checkpointing, "keep only the inputs of blocks");
   app.add_flag("--eager", options.eager, "on a GPU: without recording the step as a graph");
   app.add_option("--json", options.json, "file to write the figures to");
   CLI11_PARSE(app, argc, argv);

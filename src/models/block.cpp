@@ -5,6 +5,7 @@
 
 #include "mixers/input_conv.h"
 #include "mixers/parameters.h"
+#include "models/checkpointed.h"
 #include "prism/core/error.h"
 #include "prism/ops/norm.h"
 #include "prism/ops/swiglu.h"
@@ -49,6 +50,21 @@ at::Tensor Block::forward(const at::Tensor& x_BTD, const Packing& packing, const
   const at::Tensor mixed = mixer_->forward_with_gaps(rms_norm(x_BTD, mixer_norm_), packing, gaps);
   const at::Tensor x = dropout_add(x_BTD, mixed, drop.at(0));
   return dropout_add(x, feed_forward(rms_norm(x, ffn_norm_)), drop.at(1));
+}
+
+/// The mixer's auxiliary loss is a second output: it has gradients too.
+at::Tensor Block::forward_checkpointed(const at::Tensor& x_BTD, const Packing& packing,
+                                       const at::Tensor& gaps, const Dropout& drop) {
+  const auto work = [=, this](const at::Tensor& x) {
+    const at::Tensor before = mixer_->exchange_auxiliary_loss({});
+    std::vector<at::Tensor> outputs{forward(x, packing, gaps, drop)};
+    const at::Tensor own = mixer_->exchange_auxiliary_loss(before);
+    if (own.defined()) outputs.push_back(own);
+    return outputs;
+  };
+  const std::vector<at::Tensor> outputs = checkpointed(work, x_BTD, parameters());
+  mixer_->exchange_auxiliary_loss(outputs.size() > 1 ? outputs[1] : at::Tensor());
+  return outputs[0];
 }
 
 at::Tensor Block::prefill(const at::Tensor& x_BTD, const Packing& packing, const at::Tensor& gaps,

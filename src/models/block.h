@@ -22,6 +22,9 @@ class Block : public torch::nn::Module {
   /// `gaps` as in Mixer::forward_with_gaps.
   at::Tensor forward(const at::Tensor& x_BTD, const Packing& packing, const at::Tensor& gaps,
                      const Dropout& drop);
+  /// The same, keeping only x for backward, which calls forward again: this block must live until then.
+  at::Tensor forward_checkpointed(const at::Tensor& x_BTD, const Packing& packing, const at::Tensor& gaps,
+                                  const Dropout& drop);
   at::Tensor prefill(const at::Tensor& x_BTD, const Packing& packing, const at::Tensor& gaps,
                      MixerState& state);
   at::Tensor step(const at::Tensor& x_BD, const at::Tensor& gaps, MixerState& state);

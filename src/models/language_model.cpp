@@ -2,6 +2,7 @@
 
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/linear.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 
@@ -83,8 +84,12 @@ at::Tensor LanguageModel::forward(const at::Tensor& tokens_BT, const Packing& pa
   const Dropout drop{is_training() ? config_.dropout : 0,
                      stream_seed(seed_, "dropout", static_cast<uint64_t>(dropout_step_)), dropout_row_};
   at::Tensor x = dropout(at::embedding(embedding_, tokens_BT), drop.at(0));
-  for (size_t i = 0; i < blocks_->all.size(); ++i)
-    x = blocks_->all[i]->forward(x, packing, {}, drop.at(i + 1));
+  const bool lean = checkpointing_ && is_training() && at::GradMode::is_enabled();
+  for (size_t i = 0; i < blocks_->all.size(); ++i) {
+    Block& block = *blocks_->all[i];
+    x = lean ? block.forward_checkpointed(x, packing, {}, drop.at(i + 1))
+             : block.forward(x, packing, {}, drop.at(i + 1));
+  }
   return rms_norm(x, final_norm_);
 }
 

@@ -41,6 +41,7 @@ bool LanguageModelRecipe::may_change_on_resume(const std::string& key) {
   static constexpr std::string_view kKeys[] = {"data.tokens",
                                                "data.valid_tokens",
                                                "train.patience",
+                                               "train.activation_checkpointing",
                                                "train.checkpoint_minutes",
                                                "train.checkpoint_steps",
                                                "train.out"};

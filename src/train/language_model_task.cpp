@@ -20,7 +20,9 @@ LanguageModelTask::LanguageModelTask(const LanguageModelRecipe& recipe, const To
       bytes_(token_bytes(tokenizer)),
       model_(std::move(model)),
       device_(device),
-      windows_(*split.train, 0, split.train_end, recipe.data.length) {}
+      windows_(*split.train, 0, split.train_end, recipe.data.length) {
+  model_->set_activation_checkpointing(recipe.train.activation_checkpointing);
+}
 
 int64_t LanguageModelTask::rounds() const {
   return (recipe_.train.updates + recipe_.train.validate_every - 1) / recipe_.train.validate_every;
@@ -116,7 +118,8 @@ std::string LanguageModelTask::divergence_advice() const {
 }
 
 std::string LanguageModelTask::memory_advice() const {
-  return fmt::format("raise --micro-batches (now {}), or lower --batch-size (now {} sequences) or --length",
+  return fmt::format("{}raise --micro-batches (now {}), or lower --batch-size (now {} sequences) or --length",
+                     recipe_.train.activation_checkpointing ? "" : "use --activation-checkpointing, ",
                      recipe_.train.micro_batches, recipe_.train.batch_size);
 }
 

@@ -144,7 +144,9 @@ TEST_F(DistributedTraining, ALanguageModelLearnsAsInOneProcess) {
   run(2, lm_words("ranks", 60));
   run(1, lm_words("halves", 60, "--micro-batches 2"));
   run(1, lm_words("whole", 60));
+  run(2, lm_words("lean", 60, "--activation-checkpointing"));
   expect_same_weights("ranks", "halves");
+  expect_same_weights("ranks", "lean");
   expect_same_curve("ranks", "whole", 1e-5);
   EXPECT_LT(distance("ranks", "whole"), 1e-4);
   EXPECT_EQ(last("ranks").state.best_epoch, last("whole").state.best_epoch);

@@ -176,6 +176,23 @@ TEST_F(LmCommands, AKilledRunGoesOnBitForBit) {
   expect_equal_tensors("whole", "killed");
 }
 
+/// A setting of memory alone: it may begin in the middle, and the run's recipe says so from then on.
+TEST_F(LmCommands, AResumedRunMayCheckpointActivations) {
+  prepare();
+  ASSERT_EQ(run(train_words("whole")), 0) << err_;
+  {
+    const Process process(train_words("killed"), root_ / "output");
+    wait_for("killed/checkpoints/last.safetensors");
+    process.kill(SIGKILL);
+    process.wait();
+  }
+  ASSERT_EQ(run({"lm", "train", "--resume", path("killed"), "--threads", "1", "--activation-checkpointing"}),
+            0)
+      << err_;
+  expect_equal_tensors("whole", "killed");
+  EXPECT_THAT(read_file(path("killed/config.toml")), HasSubstr("activation_checkpointing = true"));
+}
+
 TEST_F(LmCommands, AnInterruptedRunSaysHowItGoesOn) {
   prepare();
   const Process process(train_words("run", "100000"), root_ / "output");

@@ -81,6 +81,17 @@ TEST(LanguageModelTraining, TheSameRecipeGivesTheSameBits) {
   expect_equal(first.root, second.root);
 }
 
+TEST(LanguageModelTraining, CheckpointedActivationsGiveTheSameBits) {
+  for (const char* precision : {"fp32", "bf16"}) {
+    SmallRun all("keeps-all"), few("keeps-few");
+    for (SmallRun* run : {&all, &few}) run->recipe.settings.set_text("train.precision", precision, "test");
+    few.recipe.settings.set_text("train.activation_checkpointing", "true", "test");
+    train_language_model(all.recipe, {});
+    train_language_model(few.recipe, {});
+    expect_equal(all.root, few.root);
+  }
+}
+
 TEST(LanguageModelTraining, FaultsAreNamed) {
   const auto error_of = [](const std::function<void()>& action) -> std::string {
     try {

@@ -5,6 +5,7 @@
 #include <map>
 #include <memory>
 #include <string>
+#include <utility>
 #include <vector>
 
 #include "prism/core/config.h"
@@ -53,6 +54,8 @@ class Mixer : public torch::nn::Module {
   /// What the last forward in training mode adds to the loss, already weighted: a scalar, undefined for most
   /// mixers. Evaluation leaves it alone.
   const at::Tensor& auxiliary_loss() const { return auxiliary_loss_; }
+  /// Puts another one in its place and returns it: for callers whose forward is called twice.
+  at::Tensor exchange_auxiliary_loss(const at::Tensor& loss) { return std::exchange(auxiliary_loss_, loss); }
 
   /// Dropout of whole blocks in training mode; other mixers have none inside.
   void set_dropout(const Dropout& dropout) { dropout_ = dropout; }

@@ -85,6 +85,9 @@ class LanguageModel : public torch::nn::Module {
 
   /// `row`: place of the next batch's first token among those of the whole step.
   void set_dropout_step(int64_t step, int64_t row = 0) { dropout_step_ = step, dropout_row_ = row; }
+  /// Whether blocks keep only their inputs for backward, which computes the rest anew: the same bits in a
+  /// fraction of the memory, for one more forward. The model must then outlive the graph of a forward.
+  void set_activation_checkpointing(bool on) { checkpointing_ = on; }
   /// What the last forward in training mode adds to the loss; undefined where nothing does.
   at::Tensor auxiliary_loss() const;
   int64_t vocabulary() const { return embedding_.size(0); }
@@ -99,6 +102,7 @@ class LanguageModel : public torch::nn::Module {
   LanguageModelConfig config_;
   uint64_t seed_;
   int64_t dropout_step_ = 0, dropout_row_ = 0;
+  bool checkpointing_ = false;
   at::Tensor embedding_, final_norm_;
   std::shared_ptr<Blocks> blocks_;
 };

@@ -36,6 +36,7 @@ struct LanguageModelTrainConfig {
   double final_rate = 0.1, decay_share = 0.2;
   int64_t validate_every = 200, patience = 0;
   Precision precision = Precision::kFp32;
+  bool activation_checkpointing = false;
   double checkpoint_minutes = 5;
   int64_t checkpoint_steps = 0;
   std::string out = "";
@@ -62,6 +63,9 @@ struct LanguageModelTrainConfig {
       Field{"patience", &Self::patience, Range{0, 1e6}, "validations",
             "stop after so many without fewer bits per byte; 0 never stops early"},
       Field{"precision", &Self::precision, Any{}, "", "bf16: matrix products in bfloat16, weights stay fp32"},
+      Field{"activation_checkpointing", &Self::activation_checkpointing, Any{}, "",
+            "keep only the inputs of blocks for backward and compute the rest anew: less memory, one more "
+            "forward"},
       Field{"checkpoint_minutes", &Self::checkpoint_minutes, Range{0, 1e6}, "minutes",
             "between checkpoints; 0: only after each validation"},
       Field{"checkpoint_steps", &Self::checkpoint_steps, Range{0, 1e9}, "steps",
