@@ -25,6 +25,7 @@ class RecordedStep {
   /// Runs `work`. `repeats`: it does what it did at the last call with repeats, on the same addresses. Where
   /// recording fails `work` is called anew; it must not mind what the abandoned call left.
   void run(bool repeats, const std::function<void()>& work);
+  bool has_graph() const { return graph_ != nullptr; }
 
  private:
   void leave_default_stream();

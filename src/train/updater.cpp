@@ -42,6 +42,8 @@ Updater::Updater(TrainTask& task, UpdateOptions options, c10::Device device, Ran
 
 Updater::~Updater() = default;
 
+bool Updater::has_recorded() const { return recorded_ && recorded_->has_graph(); }
+
 void Updater::step(int64_t first, int64_t count, int64_t step) {
   const auto message = [&] {
     return fmt::format("train: out of memory in a step over {} positions; {}",

@@ -42,6 +42,8 @@ class Updater {
   /// Figures of the steps since the last call.
   std::vector<StepFigures> take_figures() { return pending_.take(); }
 
+  /// Whether steps that repeat are replayed from a graph by now.
+  bool has_recorded() const;
   double rate(int64_t step) const { return options_.rate(step); }
   AdamW& optimiser() { return optimiser_; }
 
