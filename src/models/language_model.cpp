@@ -1,6 +1,7 @@
 #include "prism/models/language_model.h"
 
 #include <ATen/ops/embedding.h>
+#include <ATen/ops/empty_like.h>
 #include <ATen/ops/linear.h>
 #include <c10/core/GradMode.h>
 
@@ -11,6 +12,7 @@
 #include "models/seeded_weights.h"
 #include "prism/core/error.h"
 #include "prism/core/random.h"
+#include "prism/ops/cuda_kernels.h"
 #include "prism/ops/dropout.h"
 #include "prism/ops/norm.h"
 
@@ -80,9 +82,24 @@ LanguageModel::LanguageModel(const LanguageModelSpec& spec, int64_t vocabulary, 
   final_norm_ = register_parameter("final_norm", initial::ones({width}));
 }
 
+Dropout LanguageModel::dropout_of(int64_t step) const {
+  return {is_training() ? config_.dropout : 0, stream_seed(seed_, "dropout", static_cast<uint64_t>(step)),
+          dropout_row_};
+}
+
+bool LanguageModel::stage_dropout_step(int64_t step) {
+  const c10::Device device = embedding_.device();
+  if (!device.is_cuda() || !cuda_kernels() || embedding_.scalar_type() == at::kDouble) return false;
+  const at::Tensor seeds = dropout_of(step).seeds(1 + config_.blocks, 2).pin_memory();
+  if (!staged_seeds_.defined()) staged_seeds_ = at::empty_like(seeds, seeds.options().device(device));
+  staged_seeds_.copy_(seeds, /*non_blocking=*/true);
+  staged_step_ = step;
+  return true;
+}
+
 at::Tensor LanguageModel::forward(const at::Tensor& tokens_BT, const Packing& packing) {
-  const Dropout drop{is_training() ? config_.dropout : 0,
-                     stream_seed(seed_, "dropout", static_cast<uint64_t>(dropout_step_)), dropout_row_};
+  Dropout drop = dropout_of(dropout_step_);
+  if (staged_step_ == dropout_step_) drop.staged = staged_seeds_;
   at::Tensor x = dropout(at::embedding(embedding_, tokens_BT), drop.at(0));
   const bool lean = checkpointing_ && is_training() && at::GradMode::is_enabled();
   for (size_t i = 0; i < blocks_->all.size(); ++i) {

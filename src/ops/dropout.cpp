@@ -21,7 +21,8 @@ namespace {
 constexpr int64_t kGrain = 32768;
 
 kernels::DropoutMask mask_of(const Dropout& drop, const at::Tensor& x) {
-  return {drop.seed, static_cast<uint32_t>(std::lround(drop.rate * 4294967296.0)), drop.row * x.size(-1)};
+  return {drop.seed, static_cast<uint32_t>(std::lround(drop.rate * 4294967296.0)), drop.row * x.size(-1),
+          drop.staged.defined() ? drop.staged.const_data_ptr<int64_t>() : nullptr};
 }
 
 /// The hash of kernels/dropout.h from 64-bit ATen operations, for other devices: indices [first, end), which
@@ -87,6 +88,9 @@ at::Tensor sum_on_cuda(const at::Tensor& residual, const at::Tensor& x, const Dr
 /// residual + dropout(x); `residual` may be undefined.
 at::Tensor sum_with_dropped(const at::Tensor& residual, const at::Tensor& x, const Dropout& drop) {
   if (has_cuda_kernel(residual, x)) return sum_on_cuda(residual, x, drop);
+  check(!drop.staged.defined(),
+        "dropout: a seed on the device needs the CUDA kernel, which is not for {} on {}",
+        c10::toString(x.scalar_type()), x.device().str());
   const double scale = 1 / (1 - drop.rate);
   const bool fused = x.is_cpu() && x.scalar_type() == at::kFloat &&
                      (!residual.defined() || residual.scalar_type() == at::kFloat);
@@ -114,6 +118,7 @@ struct DropoutAdd : torch::autograd::Function<DropoutAdd> {
     context->saved_data["rate"] = drop.rate;
     context->saved_data["seed"] = static_cast<int64_t>(drop.seed);
     context->saved_data["row"] = drop.row;
+    context->saved_data["staged"] = drop.staged;
     context->saved_data["dtype"] = x.scalar_type();
     return sum_with_dropped(residual.value_or(at::Tensor()), x, drop);
   }
@@ -121,7 +126,7 @@ struct DropoutAdd : torch::autograd::Function<DropoutAdd> {
                                                  torch::autograd::variable_list grads) {
     const Dropout drop{context->saved_data["rate"].toDouble(),
                        static_cast<uint64_t>(context->saved_data["seed"].toInt()),
-                       context->saved_data["row"].toInt()};
+                       context->saved_data["row"].toInt(), context->saved_data["staged"].toTensor()};
     const auto dtype = context->saved_data["dtype"].toScalarType();
     const at::Tensor d_residual = context->saved_data["has_residual"].toBool() ? grads[0] : at::Tensor();
     return {d_residual, sum_with_dropped({}, grads[0], drop).to(dtype), at::Tensor()};
@@ -130,7 +135,24 @@ struct DropoutAdd : torch::autograd::Function<DropoutAdd> {
 
 }  // namespace
 
-Dropout Dropout::at(uint64_t place) const { return {rate, stream_seed(seed, "place", place), row}; }
+Dropout Dropout::at(uint64_t place) const {
+  const auto index = static_cast<int64_t>(place);
+  at::Tensor own;
+  if (staged.defined()) own = staged.dim() == 2 ? staged.select(0, index) : staged.narrow(0, index + 1, 1);
+  return {rate, stream_seed(seed, "place", place), row, own};
+}
+
+at::Tensor Dropout::seeds(int64_t places, int64_t each) const {
+  at::Tensor table = at::empty({places, 1 + each}, at::kLong);
+  auto* seed_of = table.mutable_data_ptr<int64_t>();
+  for (int64_t i = 0; i < places; ++i) {
+    const Dropout place = at(static_cast<uint64_t>(i));
+    *seed_of++ = static_cast<int64_t>(place.seed);
+    for (int64_t j = 0; j < each; ++j)
+      *seed_of++ = static_cast<int64_t>(place.at(static_cast<uint64_t>(j)).seed);
+  }
+  return table;
+}
 
 at::Tensor dropout(const at::Tensor& x, const Dropout& drop) {
   if (drop.rate == 0) return x;

@@ -69,7 +69,8 @@ bool LanguageModelTask::place(const TokenBatch& batch, size_t index) {
 bool LanguageModelTask::stage(std::span<const StepPart> parts) {
   staged_.resize(parts.size());
   fixed_.resize(parts.size());
-  bool repeats = recipe_.model.model.dropout == 0;  // masks differ from step to step
+  bool repeats = recipe_.model.model.dropout == 0;
+  if (!repeats && !parts.empty()) repeats = model_->stage_dropout_step(parts.front().step);
   for (size_t i = 0; i < parts.size(); ++i)
     if (!place(batch_of(parts[i]), i)) repeats = false;
   return repeats;

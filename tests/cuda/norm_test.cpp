@@ -138,6 +138,11 @@ TEST_F(CudaNorm, DropoutHasTheMaskOfTheCpu) {
     const Tensor there = dropout_add(residual.to(at::kCUDA, at::kFloat), x.to(at::kCUDA, type), drop).cpu();
     EXPECT_TRUE(
         at::allclose(there, dropout_add(residual.to(at::kFloat), x.to(at::kFloat), drop), 1e-6, 1e-6));
+    Dropout staged = drop;
+    staged.seed = 0;  // the kernel reads the other one
+    staged.staged = at::full({1}, static_cast<int64_t>(drop.seed), at::kLong).to(at::kCUDA);
+    EXPECT_TRUE(at::equal(
+        there, dropout_add(residual.to(at::kCUDA, at::kFloat), x.to(at::kCUDA, type), staged).cpu()));
     const Tensor alone = dropout(x.to(at::kCUDA, type), drop).cpu();
     EXPECT_TRUE(at::equal(alone.eq(0), dropout(x.to(at::kFloat), drop).eq(0)));
   }

@@ -19,9 +19,11 @@ constexpr int64_t kSteps = 14, kBatch = 4, kLength = 48;
 struct Recording {
   std::string mixer, precision;
   bool checkpointing = false;
+  double dropout = 0;
 };
 std::ostream& operator<<(std::ostream& out, const Recording& r) {
-  return out << r.mixer << " " << r.precision << (r.checkpointing ? " checkpointing" : "");
+  return out << r.mixer << " " << r.precision << (r.checkpointing ? " checkpointing" : "")
+             << (r.dropout > 0 ? " dropout" : "");
 }
 
 /// What a training came to.
@@ -52,6 +54,7 @@ std::unique_ptr<LanguageModelRecipe> recipe_of(const Recording& r) {
       {"train.updates", std::to_string(kSteps)}};
   for (const auto& [key, value] : settings) recipe->settings.set_text(key, value, "test");
   recipe->train.activation_checkpointing = r.checkpointing;
+  recipe->model.model.dropout = r.dropout;
   return recipe;
 }
 
@@ -114,12 +117,12 @@ TEST_P(CudaRecordedStep, CheckpointingChangesNoBit) {
     EXPECT_TRUE(at::equal(one.weights[i], two.weights[i])) << "weight " << i;
 }
 
-INSTANTIATE_TEST_SUITE_P(Trainings, CudaRecordedStep,
-                         testing::Values(Recording{"prism", "bf16"}, Recording{"prism", "fp32"},
-                                         Recording{"gated_delta_net", "bf16"},
-                                         Recording{"softmax_attention", "bf16"},
-                                         Recording{"prism", "bf16", true},
-                                         Recording{"softmax_attention", "fp32", true}));
+INSTANTIATE_TEST_SUITE_P(
+    Trainings, CudaRecordedStep,
+    testing::Values(Recording{"prism", "bf16"}, Recording{"prism", "fp32"},
+                    Recording{"gated_delta_net", "bf16"}, Recording{"softmax_attention", "bf16"},
+                    Recording{"prism", "bf16", true}, Recording{"softmax_attention", "fp32", true},
+                    Recording{"prism", "bf16", false, 0.2}, Recording{"prism", "fp32", true, 0.2}));
 
 }  // namespace
 }  // namespace prism::test

@@ -246,6 +246,20 @@ TEST(Dropout, TheMaskFollowsTheRow) {
   EXPECT_FALSE(at::equal(dropout(x, {0.3, 99, 0}).ne(0), dropout(x, {0.3, 99, 1}).ne(0)));
 }
 
+TEST(Dropout, StagedSeedsAreThoseOfThePlaces) {
+  Dropout drop{0.3, 99, 7};
+  drop.staged = drop.seeds(4, 2);
+  EXPECT_EQ(drop.staged.sizes(), (std::vector<int64_t>{4, 3}));
+  for (uint64_t i = 0; i < 4; ++i) {
+    const Dropout place = drop.at(i);
+    EXPECT_EQ(place.seed, (Dropout{0.3, 99}.at(i).seed));
+    EXPECT_EQ(*place.staged.const_data_ptr<int64_t>(), static_cast<int64_t>(place.seed));
+    for (uint64_t j = 0; j < 2; ++j)
+      EXPECT_EQ(place.at(j).staged.item<int64_t>(), static_cast<int64_t>(place.at(j).seed));
+  }
+  EXPECT_THROW(dropout(at::ones({3}), drop), Error) << "the CPU reads seeds on the host";
+}
+
 TEST(Dropout, BackwardUsesTheSameMask) {
   const at::Tensor x = normal({50, 7}, 1, at::kFloat).requires_grad_(),
                    residual = normal({50, 7}, 2, at::kFloat).requires_grad_();

@@ -9,6 +9,8 @@ struct DropoutMask {
   uint64_t seed = 0;
   uint32_t threshold = 0;
   int64_t first = 0;  ///< at least 0
+  /// On a GPU, or null: where the seed stands when the kernel runs; of a recorded launch it changes.
+  const int64_t* seed_on_device = nullptr;
 };
 
 /// out_i = residual_i + scale x_i where element i is kept, else residual_i; for begin <= i < end. `residual`
@@ -25,7 +27,18 @@ void dropout_mask(const DropoutMask& mask, uint8_t* out, int64_t begin, int64_t 
 struct HashKeys {
   uint32_t first, second;
 };
-HashKeys dropout_keys(uint64_t seed, uint64_t high);
+
+#ifdef __CUDACC__
+__host__ __device__
+#endif
+    inline HashKeys
+    dropout_keys(uint64_t seed, uint64_t high) {
+  uint64_t z = seed + (high + 1) * 0x9E3779B97F4A7C15ULL;
+  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
+  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
+  z ^= z >> 31;
+  return {static_cast<uint32_t>(z), static_cast<uint32_t>(z >> 32)};
+}
 
 #ifdef __CUDACC__
 __host__ __device__

@@ -12,6 +12,7 @@
 #include "prism/core/config.h"
 #include "prism/mixers/mixer.h"
 #include "prism/mixers/mixer_pattern.h"
+#include "prism/ops/dropout.h"
 #include "prism/ops/packing.h"
 
 namespace prism {
@@ -85,6 +86,10 @@ class LanguageModel : public torch::nn::Module {
 
   /// `row`: place of the next batch's first token among those of the whole step.
   void set_dropout_step(int64_t step, int64_t row = 0) { dropout_step_ = step, dropout_row_ = row; }
+  /// Puts the seeds of step `step` on the GPU of the model, always in the same place: forward passes of that
+  /// step read them there, so that they can be recorded and replayed for other steps. Whether it did; false
+  /// on a CPU and where the CUDA kernels are not loaded.
+  bool stage_dropout_step(int64_t step);
   /// Whether blocks keep only their inputs for backward, which computes the rest anew: the same bits in a
   /// fraction of the memory, for one more forward. The model must then outlive the graph of a forward.
   void set_activation_checkpointing(bool on) { checkpointing_ = on; }
@@ -99,9 +104,12 @@ class LanguageModel : public torch::nn::Module {
  private:
   class Blocks;
 
+  Dropout dropout_of(int64_t step) const;
+
   LanguageModelConfig config_;
   uint64_t seed_;
-  int64_t dropout_step_ = 0, dropout_row_ = 0;
+  int64_t dropout_step_ = 0, dropout_row_ = 0, staged_step_ = -1;
+  at::Tensor staged_seeds_;
   bool checkpointing_ = false;
   at::Tensor embedding_, final_norm_;
   std::shared_ptr<Blocks> blocks_;

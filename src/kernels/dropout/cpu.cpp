@@ -49,14 +49,6 @@ void for_spans(const DropoutMask& mask, int64_t begin, int64_t end, const Span& 
 
 }  // namespace
 
-HashKeys dropout_keys(uint64_t seed, uint64_t high) {
-  uint64_t z = seed + (high + 1) * 0x9E3779B97F4A7C15ULL;
-  z = (z ^ (z >> 30)) * 0xBF58476D1CE4E5B9ULL;
-  z = (z ^ (z >> 27)) * 0x94D049BB133111EBULL;
-  z ^= z >> 31;
-  return {static_cast<uint32_t>(z), static_cast<uint32_t>(z >> 32)};
-}
-
 void dropout_add(const DropoutMask& mask, const float* residual, const float* x, float scale, float* out,
                  int64_t begin, int64_t end) {
   for_spans(mask, begin, end, [&](HashKeys keys, int64_t at, uint32_t first, int64_t count) {

@@ -8,9 +8,12 @@ namespace {
 
 constexpr int kBlock = 256, kEach = 4;
 
-/// Elements whose indices share their high word; `first` is the low word of the first.
+/// Elements whose indices share their high word; `first` is the low word of the first. The keys follow from
+/// the seed on the device, where there is one.
 struct Span {
   HashKeys keys;
+  const int64_t* seed;
+  uint64_t high;
   uint32_t threshold, first;
   float scale;
   int64_t count;
@@ -19,11 +22,13 @@ struct Span {
 template <class X, class R>
 __global__ void __launch_bounds__(kBlock) dropout_kernel(Span span, const R* residual, const X* x, R* out) {
   const int64_t begin = (int64_t{blockIdx.x} * kBlock + threadIdx.x) * kEach;
+  const HashKeys keys =
+      span.seed ? dropout_keys(static_cast<uint64_t>(__ldg(span.seed)), span.high) : span.keys;
 #pragma unroll
   for (int n = 0; n < kEach; ++n) {
     const int64_t i = begin + n;
     if (i >= span.count) return;
-    const bool kept = dropout_hash(span.first + static_cast<uint32_t>(i), span.keys) >= span.threshold;
+    const bool kept = dropout_hash(span.first + static_cast<uint32_t>(i), keys) >= span.threshold;
     const float own = residual ? widen(residual[i]) : 0.0f;
     out[i] = narrow<R>(kept ? own + span.scale * widen(x[i]) : own);
   }
@@ -36,7 +41,12 @@ void launch(const DropoutMask& mask, const void* residual, const void* x, float 
     const int64_t index = mask.first + begin;
     const uint64_t high = static_cast<uint64_t>(index) >> 32;
     const int64_t end = std::min<int64_t>(count, static_cast<int64_t>((high + 1) << 32) - mask.first);
-    const Span span{dropout_keys(mask.seed, high), mask.threshold, static_cast<uint32_t>(index), scale,
+    const Span span{dropout_keys(mask.seed, high),
+                    mask.seed_on_device,
+                    high,
+                    mask.threshold,
+                    static_cast<uint32_t>(index),
+                    scale,
                     end - begin};
     const auto blocks = static_cast<unsigned>((span.count + kBlock * kEach - 1) / (kBlock * kEach));
     dropout_kernel<X, R>
