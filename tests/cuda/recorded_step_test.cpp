@@ -1,6 +1,5 @@
 // A training whose steps are recorded as a graph has the bits of one whose steps are not.
 #include <ATen/ops/equal.h>
-#include <fmt/format.h>
 
 #include <algorithm>
 #include <ostream>
@@ -33,9 +32,11 @@ struct Trained {
   bool recorded = false;
 };
 
-/// Two documents: a window or two has the border between them, so that steps run eagerly in between.
-std::filesystem::path tokens_of(const std::string& name) {
-  std::string text;
+/// Two documents: a window or two has the border between them, so that steps run eagerly in between. A folder
+/// of this test alone, since others run beside it.
+std::filesystem::path tokens_of_this_test() {
+  std::string text, name = testing::UnitTest::GetInstance()->current_test_info()->name();
+  std::replace(name.begin(), name.end(), '/', '-');
   for (int i = 0; i < 1500; ++i) text += static_cast<char>(i == 1000 ? '\n' : 'a' + (i * i + i / 7) % 26);
   return small_tokens("recorded-" + name, text + "\n");
 }
@@ -86,10 +87,7 @@ class CudaRecordedStep : public Cuda, public testing::WithParamInterface<Recordi
 
 TEST_P(CudaRecordedStep, HasTheBitsOfAnEagerOne) {
   set_log_level(LogLevel::kQuiet);
-  const auto* info = testing::UnitTest::GetInstance()->current_test_info();
-  std::string name = info->name();
-  std::replace(name.begin(), name.end(), '/', '-');
-  const auto folder = tokens_of(name);
+  const auto folder = tokens_of_this_test();
   const Trained eager = train(GetParam(), folder, false), recorded = train(GetParam(), folder, true);
   EXPECT_FALSE(eager.recorded);
   EXPECT_TRUE(recorded.recorded) << "the log says why not";
@@ -108,7 +106,7 @@ TEST_P(CudaRecordedStep, HasTheBitsOfAnEagerOne) {
 /// Backward of a checkpointed block calls forward again on autograd's own thread, under the recording.
 TEST_P(CudaRecordedStep, CheckpointingChangesNoBit) {
   set_log_level(LogLevel::kQuiet);
-  const auto folder = tokens_of(fmt::format("checkpointing-{}-{}", GetParam().mixer, GetParam().precision));
+  const auto folder = tokens_of_this_test();
   Recording other = GetParam();
   other.checkpointing = !other.checkpointing;
   const Trained one = train(GetParam(), folder, true), two = train(other, folder, true);
