@@ -19,10 +19,17 @@ namespace {
 
 using nlohmann::ordered_json;
 
+struct NumbersConfig {
+  Precision precision = Precision::kFp32;
+  static constexpr auto fields = std::tuple{Field{"precision", &NumbersConfig::precision, Any{}, "",
+                                                  "bf16: matrix products in bfloat16, weights stay fp32"}};
+};
+
 class LmGenerateCommand final : public Command {
  public:
   LmGenerateCommand() {
     settings_.bind("generate", config_);
+    settings_.bind("generate", numbers_);
     settings_.bind("sampler", sampler_);
   }
 
@@ -46,7 +53,8 @@ class LmGenerateCommand final : public Command {
     if (std::find(config_.stop.begin(), config_.stop.end(), "") != config_.stop.end())
       usage_error("lm generate: --stop has an empty text; give one to stop at");
     LanguageModelRun run = open_language_model(run_, require_device(globals.device));
-    TextGenerator generator(*run.model, *run.tokenizer, static_cast<uint64_t>(globals.seed));
+    TextGenerator generator(*run.model, *run.tokenizer, static_cast<uint64_t>(globals.seed),
+                            numbers_.precision);
     if (!load_.empty()) generator.load(load_);
     if (const auto prompts = all_prompts(generator.sequences()); !prompts.empty())
       generator.read(prompts, config_.prefill_chunk);
@@ -99,6 +107,7 @@ class LmGenerateCommand final : public Command {
 
   GenerateConfig config_;
   SamplerConfig sampler_;
+  NumbersConfig numbers_;
   Settings settings_;
   SettingFlags flags_;
   std::string run_, load_, save_;

@@ -15,9 +15,9 @@ namespace prism::delta {
 at::Tensor gate_typed(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
 
 at::Tensor aligned_linear(const at::Tensor& x, const at::Tensor& weight) {
-  constexpr int64_t kUnit = 64;
+  constexpr int64_t kUnit = 64, kFewTokens = 64;
   const int64_t missing = (kUnit - weight.size(0) % kUnit) % kUnit;
-  if (!x.is_cuda() || missing == 0) return at::linear(x, weight);
+  if (!x.is_cuda() || missing == 0 || x.numel() < kFewTokens * x.size(-1)) return at::linear(x, weight);
   return at::linear(x, at::constant_pad_nd(weight, {0, 0, 0, missing}));
 }
 

@@ -13,7 +13,8 @@ namespace prism::delta {
 at::Tensor gate_typed(const at::Tensor& x);
 
 /// x W^T [...,rows]. On a GPU further columns of zeros fill the rows up to a multiple of 64 elements: matrix
-/// products and kernels run several times slower on rows that 16 bytes do not divide.
+/// products and kernels run several times slower on rows that 16 bytes do not divide. Not for a few tokens:
+/// copying the weight would take longer than the product.
 at::Tensor aligned_linear(const at::Tensor& x, const at::Tensor& weight);
 /// Columns of these sizes; what aligned_linear added stays behind.
 std::vector<at::Tensor> split_columns(const at::Tensor& projected, std::vector<int64_t> sizes);

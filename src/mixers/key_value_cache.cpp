@@ -2,6 +2,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <c10/core/GradMode.h>
 
 #include <algorithm>
 
@@ -57,8 +58,9 @@ TokenGrid::TokenGrid(const at::Tensor& x, const Packing& packing, const MixerSta
   for (size_t n = 0; n < counts.size(); ++n) {
     lengths_.push_back(past_[n] + counts[n]);
     longest_ = std::max(longest_, counts[n]);
-    capacity_ = std::max(capacity_, lengths_[n]);
+    most_ = std::max(most_, lengths_[n]);
   }
+  capacity_ = most_;
   if (state)
     for (const auto& [name, cache] : state->tensors) capacity_ = std::max(capacity_, cache.size(1));
   query_places_ = grid_index(counts, none, longest_, x.device());
@@ -86,17 +88,33 @@ at::Tensor TokenGrid::extended(const at::Tensor& cache, const at::Tensor& x) con
   return flat(grid).index_copy(0, key_places_, flat(x)).view(grid.sizes());
 }
 
+at::Tensor TokenGrid::appended(const at::Tensor& cache, const at::Tensor& x) const {
+  if (!cache.defined() || at::GradMode::is_enabled()) return extended(cache, x);
+  constexpr int64_t kFewColumns = 64;
+  at::Tensor grid = cache;
+  if (cache.size(1) < most_ || !cache.is_contiguous() || cache.scalar_type() != x.scalar_type()) {
+    grid = empty_grid(sequences(), most_ + std::max(most_ / 4, kFewColumns), x);
+    grid.narrow(1, 0, cache.size(1)).copy_(cache);
+  }
+  std::vector<int64_t> counts(lengths_);
+  for (size_t n = 0; n < counts.size(); ++n) counts[n] -= past_[n];
+  flat(grid).index_copy_(0, grid_index(counts, past_, grid.size(1), x.device()), flat(x));
+  return grid;
+}
+
+at::Tensor TokenGrid::used(const at::Tensor& cache) const { return cache.narrow(1, 0, most_); }
+
 at::Tensor attend(const at::Tensor& q, const at::Tensor& k, const at::Tensor& v, double scale,
                   const Packing& packing, MixerState* state) {
   if (!state) return causal_attention(q, k, v, scale, packing);
   const TokenGrid grid(q, packing, state);
   for (const auto& [name, x] : {std::pair{"k", k}, std::pair{"v", v}}) {
     at::Tensor& cache = state->tensors[name];
-    cache = grid.extended(cache, x);
+    cache = grid.appended(cache, x);
   }
   if (grid.is_start()) return causal_attention(q, k, v, scale, packing);
-  return grid.tokens(
-      cached_attention(grid.queries(q), state->tensors["k"], state->tensors["v"], scale, grid.past()));
+  return grid.tokens(cached_attention(grid.queries(q), grid.used(state->tensors["k"]),
+                                      grid.used(state->tensors["v"]), scale, grid.past()));
 }
 
 }  // namespace prism

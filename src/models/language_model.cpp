@@ -144,6 +144,11 @@ int64_t LanguageModel::state_size(int64_t tokens) const {
   return size;
 }
 
+bool LanguageModel::steps_repeat() const {
+  return std::all_of(blocks_->all.begin(), blocks_->all.end(),
+                     [](const auto& block) { return block->mixer()->steps_repeat(); });
+}
+
 std::vector<std::pair<std::string, int64_t>> LanguageModel::parameter_counts() const {
   int64_t mixers = 0, others = 0;
   for (const auto& own : named_parameters()) {

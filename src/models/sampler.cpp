@@ -2,7 +2,6 @@
 
 #include <algorithm>
 #include <cmath>
-#include <numeric>
 #include <utility>
 
 #include "prism/core/error.h"
@@ -22,6 +21,7 @@ bool likelier(const Candidate& a, const Candidate& b) {
 std::vector<Candidate> penalised(const SamplerConfig& config, std::span<const float> logits,
                                  const std::unordered_set<int32_t>& seen) {
   std::vector<Candidate> candidates;
+  candidates.reserve(logits.size());
   for (size_t i = 0; i < logits.size(); ++i) {
     if (std::isnan(logits[i])) continue;
     Candidate candidate{static_cast<int32_t>(i), logits[i]};
@@ -33,27 +33,55 @@ std::vector<Candidate> penalised(const SamplerConfig& config, std::span<const fl
   return candidates;
 }
 
-/// Probabilities in place, of sorted candidates.
-void softmax(std::vector<Candidate>& candidates, double temperature) {
-  const double most = candidates.front().value;
-  double sum = 0;
-  for (Candidate& candidate : candidates) {
-    candidate.value = candidate.value == most ? 1 : std::exp((candidate.value - most) / temperature);
-    sum += candidate.value;
+/// The likeliest candidates first. They are sorted as far as they are asked for: a draw rarely sees more than
+/// some hundred of a vocabulary.
+class Ranking {
+ public:
+  /// The `count` likeliest of `candidates`; at least one.
+  Ranking(std::vector<Candidate> candidates, size_t count, double temperature)
+      : candidates_(std::move(candidates)), temperature_(temperature) {
+    const auto end = candidates_.begin() + static_cast<std::ptrdiff_t>(count);
+    if (end != candidates_.end()) std::nth_element(candidates_.begin(), end - 1, candidates_.end(), likelier);
+    candidates_.erase(end, candidates_.end());
+    most_ = std::min_element(candidates_.begin(), candidates_.end(), likelier)->value;
+    for (const Candidate& candidate : candidates_) sum_ += weight(candidate);
   }
-  for (Candidate& candidate : candidates) candidate.value /= sum;
-}
 
-/// The number of sorted candidates that top_p and min_p leave; at least one.
-size_t kept(const SamplerConfig& config, const std::vector<Candidate>& candidates) {
+  size_t size() const { return candidates_.size(); }
+  int32_t id(size_t rank) { return at(rank).id; }
+  double probability(size_t rank) { return weight(at(rank)) / sum_; }
+
+ private:
+  double weight(const Candidate& candidate) const {
+    return candidate.value == most_ ? 1 : std::exp((candidate.value - most_) / temperature_);
+  }
+  const Candidate& at(size_t rank) {
+    constexpr size_t kFirst = 128, kGrowth = 4;
+    while (rank >= sorted_) {
+      const auto begin = candidates_.begin() + static_cast<std::ptrdiff_t>(sorted_);
+      sorted_ = std::min(size(), std::max(kFirst, kGrowth * sorted_));
+      std::partial_sort(begin, candidates_.begin() + static_cast<std::ptrdiff_t>(sorted_), candidates_.end(),
+                        likelier);
+    }
+    return candidates_[rank];
+  }
+
+  std::vector<Candidate> candidates_;
+  double temperature_, most_ = 0, sum_ = 0;
+  size_t sorted_ = 0;
+};
+
+/// How many candidates top_p and min_p leave, at least one, and their probability together.
+std::pair<size_t, double> kept(const SamplerConfig& config, Ranking& ranking) {
+  if (config.top_p >= 1 && config.min_p == 0) return {ranking.size(), 1};
   size_t count = 0;
-  for (double together = 0; count < candidates.size(); ++count) {
-    const double probability = candidates[count].value;
-    if (count > 0 && (together >= config.top_p || probability < config.min_p * candidates.front().value))
-      break;
+  double together = 0;
+  for (; count < ranking.size(); ++count) {
+    const double probability = ranking.probability(count);
+    if (count > 0 && (together >= config.top_p || probability < config.min_p * ranking.probability(0))) break;
     together += probability;
   }
-  return count;
+  return {count, together};
 }
 
 }  // namespace
@@ -62,18 +90,14 @@ int32_t sample_token(const SamplerConfig& config, std::span<const float> logits,
                      const std::unordered_set<int32_t>& seen, double uniform) {
   std::vector<Candidate> candidates = penalised(config, logits, seen);
   if (config.temperature == 0) return std::min_element(candidates.begin(), candidates.end(), likelier)->id;
-  const bool all = config.top_k == 0 || config.top_k >= static_cast<int64_t>(candidates.size());
-  const auto end = all ? candidates.end() : candidates.begin() + config.top_k;
-  std::partial_sort(candidates.begin(), end, candidates.end(), likelier);
-  candidates.erase(end, candidates.end());
-  softmax(candidates, config.temperature);
-  candidates.resize(kept(config, candidates));
-  const double total = std::accumulate(candidates.begin(), candidates.end(), 0.0,
-                                       [](double sum, const Candidate& c) { return sum + c.value; });
-  double left = uniform * total;
-  for (const Candidate& candidate : candidates)
-    if ((left -= candidate.value) < 0) return candidate.id;
-  return candidates.back().id;
+  const auto all = static_cast<int64_t>(candidates.size());
+  const int64_t likeliest = config.top_k == 0 ? all : std::min(config.top_k, all);
+  Ranking ranking(std::move(candidates), static_cast<size_t>(likeliest), config.temperature);
+  const auto [count, together] = kept(config, ranking);
+  double left = uniform * together;
+  for (size_t rank = 0; rank < count; ++rank)
+    if ((left -= ranking.probability(rank)) < 0) return ranking.id(rank);
+  return ranking.id(count - 1);
 }
 
 }  // namespace prism

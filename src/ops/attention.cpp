@@ -3,6 +3,9 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include <algorithm>
+#include <optional>
+
 #include "prism/core/error.h"
 
 namespace prism {
@@ -59,11 +62,15 @@ at::Tensor cached_attention(const at::Tensor& q, const at::Tensor& k, const at::
   check(static_cast<int64_t>(past.size()) == q.size(0), "cached_attention: {} pasts for {} sequences",
         past.size(), q.size(0));
   if (q.numel() == 0) return at::zeros({q.size(0), q.size(1), q.size(2), v.size(3)}, q.options());
-  const auto index = at::device(q.device()).dtype(at::kLong);
-  const at::Tensor last =
-      at::tensor(past, at::kLong).to(q.device()).unsqueeze(1) + at::arange(q.size(1), index);  // [B,T]
-  const at::Tensor seen = at::arange(k.size(1), index).le(last.unsqueeze(2)).unsqueeze(1);     // [B,1,T,C]
   const int64_t heads = q.size(2);
+  std::optional<at::Tensor> seen;  // [B,1,T,C]
+  const auto sees_all = [&](int64_t before) { return before + 1 == k.size(1); };
+  if (q.size(1) > 1 || !std::all_of(past.begin(), past.end(), sees_all)) {
+    const auto index = at::device(q.device()).dtype(at::kLong);
+    const at::Tensor last =
+        at::tensor(past, at::kLong).to(q.device()).unsqueeze(1) + at::arange(q.size(1), index);  // [B,T]
+    seen = at::arange(k.size(1), index).le(last.unsqueeze(2)).unsqueeze(1);
+  }
   return heads_first(at::scaled_dot_product_attention(
       heads_first(q), heads_first(spread(k, heads)), heads_first(spread(v, heads)), seen, 0.0, false, scale));
 }

@@ -68,17 +68,52 @@ Two vector_gates(const Tensor& q, const Tensor& k, const Tensor& w, const Tensor
                                          chunk_length, implementation);
 }
 
+/// The state keeps its type: it is written in place.
+template <c10::DeviceType device>
+Tensor chunk_step(const Tensor& q, const Tensor& k, const Tensor& w, const Tensor& b, const Tensor& g,
+                  const Tensor& state, const OptionalTensor& erase_read, std::optional<double> scale) {
+  const c10::impl::ExcludeDispatchKeyGuard below(
+      at::autocast::get_autocast_dispatch_key_from_device_type(device));
+  const at::ScalarType type = at::autocast::get_autocast_dtype(device);
+  const auto narrow = [&](const auto& x) { return cached_cast(type, x, device); };
+  const auto wide = [&](const auto& x) { return cached_cast(at::kFloat, x, device); };
+  return call_operator<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                              const Tensor&, const OptionalTensor&, std::optional<double>)>(
+      "prism::prism_step", narrow(q), narrow(k), narrow(w), wide(b), wide(g), state, narrow(erase_read),
+      scale);
+}
+
+template <c10::DeviceType device>
+Tensor gate_step(const Tensor& q, const Tensor& k, const Tensor& w, const Tensor& g, const Tensor& state,
+                 const OptionalTensor& b, const OptionalTensor& erase_read, const OptionalTensor& erase_key,
+                 std::optional<double> scale, bool erase_undecayed, bool read_values) {
+  const c10::impl::ExcludeDispatchKeyGuard below(
+      at::autocast::get_autocast_dispatch_key_from_device_type(device));
+  const at::ScalarType type = at::autocast::get_autocast_dtype(device);
+  const auto narrow = [&](const auto& x) { return cached_cast(type, x, device); };
+  const auto wide = [&](const auto& x) { return cached_cast(at::kFloat, x, device); };
+  return call_operator<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
+                              const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
+                              std::optional<double>, bool, bool)>(
+      "prism::vector_gate_step", narrow(q), narrow(k), narrow(w), wide(g), state, wide(b), narrow(erase_read),
+      narrow(erase_key), scale, erase_undecayed, read_values);
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(prism, AutocastCPU, m) {
   m.impl("prism_chunk", chunk<at::kCPU>);
+  m.impl("prism_step", chunk_step<at::kCPU>);
   m.impl("prism_refine", refine<at::kCPU>);
   m.impl("vector_gate", vector_gates<at::kCPU>);
+  m.impl("vector_gate_step", gate_step<at::kCPU>);
 }
 TORCH_LIBRARY_IMPL(prism, AutocastCUDA, m) {
   m.impl("prism_chunk", chunk<at::kCUDA>);
+  m.impl("prism_step", chunk_step<at::kCUDA>);
   m.impl("prism_refine", refine<at::kCUDA>);
   m.impl("vector_gate", vector_gates<at::kCUDA>);
+  m.impl("vector_gate_step", gate_step<at::kCUDA>);
 }
 
 }  // namespace prism

@@ -1,6 +1,7 @@
 #include "prism/serve/text_generator.h"
 
 #include <ATen/Functions.h>
+#include <ATen/Parallel.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
@@ -8,7 +9,9 @@
 #include "prism/core/error.h"
 #include "prism/core/random.h"
 #include "prism/text/stream_decoder.h"
+#include "serve/decoder.h"
 #include "serve/stop_texts.h"
+#include "train/autocast.h"
 
 namespace prism {
 namespace {
@@ -32,8 +35,8 @@ struct Writing {
 
 }  // namespace
 
-TextGenerator::TextGenerator(LanguageModel& model, Tokenizer& tokenizer, uint64_t seed)
-    : model_(model), tokenizer_(tokenizer), seed_(seed) {
+TextGenerator::TextGenerator(LanguageModel& model, Tokenizer& tokenizer, uint64_t seed, Precision precision)
+    : model_(model), tokenizer_(tokenizer), seed_(seed), precision_(precision) {
   check(model.vocabulary() == tokenizer.vocabulary_size(),
         "generate: the model has a vocabulary of {}, the tokenizer of {}", model.vocabulary(),
         tokenizer.vocabulary_size());
@@ -63,6 +66,7 @@ void TextGenerator::read(const std::vector<std::string>& prompts, int64_t chunk)
 /// Puts ids into the state, at most `chunk` of each sequence at once.
 void TextGenerator::append(const std::vector<std::vector<int32_t>>& ids, int64_t chunk) {
   const at::NoGradGuard no_gradient;
+  const Autocast autocast(model_.embedding().device().type(), precision_);
   size_t longest = 0;
   for (const auto& own : ids) longest = std::max(longest, own.size());
   for (size_t begin = 0; begin < longest; begin += static_cast<size_t>(chunk)) {
@@ -79,20 +83,37 @@ void TextGenerator::append(const std::vector<std::vector<int32_t>>& ids, int64_t
   }
 }
 
-/// Reads the pending tokens: [sequences, vocabulary] in fp32 on the CPU.
-at::Tensor TextGenerator::next_logits() {
+/// int64 [sequences] on the host.
+at::Tensor TextGenerator::pending() const {
   std::vector<int64_t> tokens;
   for (const Sequence& sequence : sequences_) tokens.push_back(sequence.pending);
-  const at::Tensor h = model_.step(at::tensor(tokens, at::kLong).to(model_.embedding().device()), state_);
-  return model_.logits(h).to(at::kCPU, at::kFloat).contiguous();
+  return at::tensor(tokens, at::kLong);
 }
 
-int32_t TextGenerator::draw(const SamplerConfig& sampler, const at::Tensor& logits_V, size_t index) const {
+/// The next token of each sequence. Where nothing is drawn, only the tokens leave the device.
+std::vector<int32_t> TextGenerator::choose(const SamplerConfig& sampler, const at::Tensor& logits_BV) const {
+  std::vector<int32_t> chosen(sequences_.size(), -1);
+  if (sampler.temperature == 0 && sampler.repetition_penalty == 1) {
+    const at::Tensor likeliest = likeliest_tokens(logits_BV).to(at::kCPU, at::kInt);
+    std::copy_n(likeliest.const_data_ptr<int32_t>(), chosen.size(), chosen.begin());
+    if (std::find(chosen.begin(), chosen.end(), -1) == chosen.end()) return chosen;
+  }
+  const at::Tensor host_BV = logits_BV.to(at::kCPU, at::kFloat).contiguous();
+  const auto* logits = host_BV.const_data_ptr<float>();
+  const auto vocabulary = static_cast<size_t>(host_BV.size(1));
+  at::parallel_for(0, host_BV.size(0), /*grain_size=*/1, [&](int64_t begin, int64_t end) {
+    for (auto i = static_cast<size_t>(begin); i < static_cast<size_t>(end); ++i)
+      chosen[i] = draw(sampler, {logits + i * vocabulary, vocabulary}, i);
+  });
+  return chosen;
+}
+
+int32_t TextGenerator::draw(const SamplerConfig& sampler, std::span<const float> logits_V,
+                            size_t index) const {
   const Sequence& sequence = sequences_[index];
   const std::string stream = fmt::format("sample {}", index);
   const double uniform = RandomStream(seed_, stream, static_cast<uint64_t>(sequence.tokens)).uniform();
-  const auto* logits = logits_V.const_data_ptr<float>();
-  return sample_token(sampler, {logits, static_cast<size_t>(logits_V.size(0))}, sequence.seen, uniform);
+  return sample_token(sampler, logits_V, sequence.seen, uniform);
 }
 
 std::vector<GeneratedText> TextGenerator::generate(const SamplerConfig& sampler, const GenerateConfig& config,
@@ -109,11 +130,12 @@ std::vector<GeneratedText> TextGenerator::generate(const SamplerConfig& sampler,
   const auto all_ended = [&] {
     return std::all_of(writings.begin(), writings.end(), [](const Writing& own) { return own.ended; });
   };
+  Decoder decoder(model_, state_, {.precision = precision_});
   for (int64_t made = 0; made < config.max_tokens && !interrupted && !all_ended(); ++made) {
-    const at::Tensor logits_BV = next_logits();
+    const std::vector<int32_t> chosen = choose(sampler, decoder.step(pending()));
     for (size_t i = 0; i < sequences_.size(); ++i) {
       Writing& own = writings[i];
-      const int32_t id = draw(sampler, logits_BV[static_cast<int64_t>(i)], i);
+      const int32_t id = chosen[i];
       sequences_[i].pending = id;
       sequences_[i].seen.insert(id);
       ++sequences_[i].tokens;

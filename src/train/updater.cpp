@@ -11,8 +11,8 @@
 #include "prism/core/out_of_memory.h"
 #include "prism/core/text.h"
 #include "prism/ops/cuda_kernels.h"
+#include "prism/ops/recorded_step.h"
 #include "train/autocast.h"
-#include "train/recorded_step.h"
 
 namespace prism {
 namespace {
@@ -33,7 +33,7 @@ Updater::Updater(TrainTask& task, UpdateOptions options, c10::Device device, Ran
       ranks_(ranks),
       optimiser_(trainable(task.model()), options_.optimiser) {
   if (device.is_cuda() && options_.record && !ranks_ && cuda_kernels())
-    recorded_ = std::make_unique<RecordedStep>(device);
+    recorded_ = std::make_unique<RecordedStep>(device, "train");
   if (!ranks_) return;
   std::vector<at::Tensor> parameters;
   for (const auto& [name, parameter] : optimiser_.parameters()) parameters.push_back(parameter);
@@ -42,7 +42,7 @@ Updater::Updater(TrainTask& task, UpdateOptions options, c10::Device device, Ran
 
 Updater::~Updater() = default;
 
-bool Updater::has_recorded() const { return recorded_ && recorded_->has_graph(); }
+bool Updater::has_recorded() const { return recorded_ && recorded_->replays(); }
 
 void Updater::step(int64_t first, int64_t count, int64_t step) {
   const auto message = [&] {

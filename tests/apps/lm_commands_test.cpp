@@ -123,6 +123,9 @@ TEST_F(LmCommands, FromTextToText) {
   const auto made = json_of(generate);
   EXPECT_EQ(made["texts"][0]["text"], json_of(generate)["texts"][0]["text"]);
   EXPECT_LE(made["texts"][0]["tokens"], 12);
+  auto rounded = generate;
+  rounded.insert(rounded.end(), {"--precision", "bf16"});
+  EXPECT_LE(json_of(rounded)["texts"][0]["tokens"], 12);
 }
 
 /// A stop text is one flag's value as it is: commas do not cut it.

@@ -169,6 +169,21 @@ TEST_P(MixerContract, SinglePrecisionIsNearDouble) {
 INSTANTIATE_TEST_SUITE_P(All, MixerContract, ::testing::ValuesIn(mixer_cases()),
                          [](const auto& test) { return test.param.name; });
 
+TEST(SoftmaxAttention, CachesGrowAsTheyFill) {
+  const at::NoGradGuard no_gradient;
+  const auto mixer = build({"softmax_attention", "softmax_attention"});
+  const at::Tensor x = random_input({2, 220, 8}), y = mixer->forward(x, Packing::rows());
+  MixerState state;
+  mixer->prefill(x.narrow(1, 0, 3), Packing::rows(), state);
+  int64_t reallocated = 0;
+  for (int64_t t = 3; t < 220; ++t) {
+    const at::Tensor before = state.tensors.at("k");
+    EXPECT_LT(relative_error(mixer->step(x.select(1, t), state), y.select(1, t)), 1e-11) << "token " << t;
+    reallocated += !before.is_alias_of(state.tensors.at("k"));
+  }
+  EXPECT_LE(reallocated, 4);
+}
+
 TEST(MixerRegistry, EveryMixerHasACaseAndASummary) {
   const auto cases = mixer_cases();
   for (const std::string& name : mixer_names()) {

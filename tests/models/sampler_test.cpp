@@ -2,9 +2,11 @@
 
 #include <gtest/gtest.h>
 
+#include <algorithm>
 #include <cmath>
 #include <limits>
 #include <map>
+#include <numeric>
 
 #include "prism/core/error.h"
 #include "prism/core/random.h"
@@ -51,6 +53,51 @@ TEST(Sampler, FiltersLeaveTheLikeliest) {
   EXPECT_EQ(shares({.min_p = 0.9}).size(), 2U);
   EXPECT_EQ(shares({.min_p = 0.3}).size(), 3U);
   EXPECT_EQ(shares({.min_p = 1}).size(), 2U);
+}
+
+/// What sample_token promises, over a list that is sorted as a whole.
+int32_t drawn_from_a_sorted_list(const SamplerConfig& config, const std::vector<float>& logits,
+                                 double uniform) {
+  std::vector<int32_t> ids(logits.size());
+  std::iota(ids.begin(), ids.end(), 0);
+  std::stable_sort(ids.begin(), ids.end(), [&](int32_t a, int32_t b) { return logits[a] > logits[b]; });
+  if (config.top_k) ids.resize(std::min(ids.size(), static_cast<size_t>(config.top_k)));
+  std::vector<double> probabilities;
+  for (const int32_t id : ids)
+    probabilities.push_back(std::exp((double{logits[id]} - logits[ids[0]]) / config.temperature));
+  const double sum = std::accumulate(probabilities.begin(), probabilities.end(), 0.0);
+  double together = 0;
+  size_t count = 0;
+  while (count < ids.size() && (count == 0 || (together < config.top_p * sum &&
+                                               probabilities[count] >= config.min_p * probabilities[0])))
+    together += probabilities[count++];
+  double left = uniform * together;
+  for (size_t i = 0; i < count; ++i)
+    if ((left -= probabilities[i]) < 0) return ids[i];
+  return ids[count - 1];
+}
+
+TEST(Sampler, LargeVocabulariesDrawAsASortedListDoes) {
+  RandomStream random(2, "logits");
+  std::vector<float> steep(5000), flat(5000);
+  for (size_t i = 0; i < steep.size(); ++i) {
+    steep[i] = static_cast<float>(-3 * std::log(1 - random.uniform()));
+    flat[i] = std::floor(static_cast<float>(4 * random.uniform())) / 8;  // many equals
+  }
+  const SamplerConfig configs[] = {{},
+                                   {.temperature = 0.7, .top_k = 40},
+                                   {.top_p = 0.95},
+                                   {.top_p = 0.5, .min_p = 0.01},
+                                   {.min_p = 0.9},
+                                   {.top_p = 0.99, .top_k = 3000}};
+  for (const std::vector<float>& logits : {steep, flat})
+    for (const SamplerConfig& config : configs)
+      for (int i = 0; i < 40; ++i) {
+        const double uniform = random.uniform();
+        EXPECT_EQ(sample_token(config, logits, {}, uniform),
+                  drawn_from_a_sorted_list(config, logits, uniform))
+            << config.top_k << " " << config.top_p << " " << config.min_p << " " << uniform;
+      }
 }
 
 TEST(Sampler, PenaltyMakesSeenTokensRarer) {

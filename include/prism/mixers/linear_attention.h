@@ -54,6 +54,8 @@ class LinearAttention final : public MatrixMixer {
 
   at::Tensor read(const at::Tensor& projected, const TokenStream& stream) const override;
   std::vector<StateTensor> state_tensors() const override;
+  /// Rotary positions come from the host.
+  bool steps_repeat() const override { return !rotary_; }
 
  private:
   at::Tensor features(const at::Tensor& x, const TokenStream& stream) const;

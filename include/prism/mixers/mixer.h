@@ -41,6 +41,10 @@ class Mixer : public torch::nn::Module {
   virtual at::Tensor step(const at::Tensor& x_BD, MixerState& state) = 0;
   /// Floats of state a sequence after `tokens` tokens.
   virtual int64_t state_size(int64_t tokens) const = 0;
+  /// Whether every step of a state that is not empty enqueues the same operations on tensors of the same
+  /// shapes, whatever `lengths` are: only then may a step be recorded once and replayed for those that
+  /// follow.
+  virtual bool steps_repeat() const { return false; }
 
   /// The same three for a mixer that sees time (its spec says so), as the model calls them: `gaps` int64
   /// [B,T] or [B], seconds since the token before in the sequence; undefined where times are unknown. Other

@@ -48,6 +48,8 @@ class Mom final : public RecurrentMixer {
   Mom(const Config& config, int64_t width);
 
   std::vector<StateTensor> state_tensors() const override;
+  /// Which memories have a token is decided anew at each one.
+  bool steps_repeat() const override { return false; }
 
  protected:
   at::Tensor mix(const at::Tensor& x, const TokenStream& stream) override;

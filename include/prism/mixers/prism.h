@@ -109,6 +109,7 @@ class Prism final : public Mixer {
   at::Tensor prefill(const at::Tensor& x_BTD, const Packing& packing, MixerState& state) override;
   at::Tensor step(const at::Tensor& x_BD, MixerState& state) override;
   int64_t state_size(int64_t tokens) const override;
+  bool steps_repeat() const override { return true; }
 
  private:
   /// What the operation needs of each token; leading dimensions [B,T] or [B].

@@ -60,6 +60,7 @@ class RecurrentMixer : public Mixer {
   at::Tensor prefill(const at::Tensor& x_BTD, const Packing& packing, MixerState& state) override;
   at::Tensor step(const at::Tensor& x_BD, MixerState& state) override;
   int64_t state_size(int64_t tokens) const override;
+  bool steps_repeat() const override { return true; }
 
   /// The tensors of the state; all start as zeros.
   virtual std::vector<StateTensor> state_tensors() const = 0;

@@ -98,6 +98,8 @@ class LanguageModel : public torch::nn::Module {
   int64_t vocabulary() const { return embedding_.size(0); }
   /// Floats of state a sequence after `tokens` tokens.
   int64_t state_size(int64_t tokens) const;
+  /// Whether a step does the same for every token (Mixer::steps_repeat), in all blocks.
+  bool steps_repeat() const;
   /// Parameters by part ("embedding", "mixers", "feed-forward and norms").
   std::vector<std::pair<std::string, int64_t>> parameter_counts() const;
 

@@ -4,6 +4,7 @@
 #include <cstdint>
 #include <filesystem>
 #include <functional>
+#include <span>
 #include <string>
 #include <tuple>
 #include <unordered_set>
@@ -13,6 +14,7 @@
 #include "prism/models/language_model.h"
 #include "prism/models/sampler.h"
 #include "prism/text/tokenizer.h"
+#include "prism/train/train_config.h"
 
 namespace prism {
 
@@ -44,13 +46,16 @@ struct GeneratedText {
 
 /// Several texts that a language model goes on with, token by token. The same prompts, settings and seed give
 /// the same texts, whether at once or saved and continued in between, for any prefill_chunk up to rounding.
+/// On a GPU a step of a model whose state has a fixed size is recorded once a call and replayed.
 class TextGenerator {
  public:
   /// Hears what text `index` goes on with, whole characters at a time; returns false to interrupt all.
   using OnText = std::function<bool(size_t index, const std::string& text)>;
 
-  /// Referents must outlive the generator. The model should be in evaluation mode.
-  TextGenerator(LanguageModel& model, Tokenizer& tokenizer, uint64_t seed);
+  /// Referents must outlive the generator. The model should be in evaluation mode. `precision` is that of
+  /// matrix products, as in training; weights, states and gates stay fp32.
+  TextGenerator(LanguageModel& model, Tokenizer& tokenizer, uint64_t seed,
+                Precision precision = Precision::kFp32);
 
   /// Appends a text to each sequence; the first call begins them, as documents. "" appends nothing.
   /// Usage error when the number of prompts changes.
@@ -73,12 +78,14 @@ class TextGenerator {
   };
 
   void append(const std::vector<std::vector<int32_t>>& ids, int64_t chunk);
-  at::Tensor next_logits();
-  int32_t draw(const SamplerConfig& sampler, const at::Tensor& logits_V, size_t index) const;
+  at::Tensor pending() const;
+  std::vector<int32_t> choose(const SamplerConfig& sampler, const at::Tensor& logits_BV) const;
+  int32_t draw(const SamplerConfig& sampler, std::span<const float> logits_V, size_t index) const;
 
   LanguageModel& model_;
   Tokenizer& tokenizer_;
   uint64_t seed_;
+  Precision precision_;
   LanguageModelState state_;
   std::vector<Sequence> sequences_;
 };

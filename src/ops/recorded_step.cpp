@@ -1,4 +1,4 @@
-#include "train/recorded_step.h"
+#include "prism/ops/recorded_step.h"
 
 #include <c10/core/impl/DeviceGuardImplInterface.h>
 
@@ -50,8 +50,8 @@ bool RecordedStep::record(const std::function<void()>& work) {
     graph_ = record_device_graph(work);
     return true;
   } catch (const std::exception& error) {
-    warn("train: steps are not recorded as a graph of the GPU ({}); they run one operation after the other",
-         first_line(error.what()));
+    warn("{}: steps are not recorded as a graph of the GPU ({}); they run one operation after the other",
+         task_, first_line(error.what()));
     return false;
   }
 }
