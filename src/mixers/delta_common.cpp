@@ -6,6 +6,8 @@
 #include <numeric>
 #include <vector>
 
+#include "mixers/threaded_linear.h"
+#include "mixers/threaded_linear.h"
 #include "prism/core/error.h"
 #include "prism/ops/norm.h"
 #include "prism/ops/short_conv.h"
@@ -17,7 +19,7 @@ at::Tensor gate_typed(const at::Tensor& x) { return x.scalar_type() == at::kDoub
 at::Tensor aligned_linear(const at::Tensor& x, const at::Tensor& weight) {
   constexpr int64_t kUnit = 64, kFewTokens = 64;
   const int64_t missing = (kUnit - weight.size(0) % kUnit) % kUnit;
-  if (!x.is_cuda() || missing == 0 || x.numel() < kFewTokens * x.size(-1)) return at::linear(x, weight);
+  if (!x.is_cuda() || missing == 0 || x.numel() < kFewTokens * x.size(-1)) return threaded_linear(x, weight);
   return at::linear(x, at::constant_pad_nd(weight, {0, 0, 0, missing}));
 }
 
@@ -50,14 +52,15 @@ at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight, const at:
 at::Tensor gated_output(const at::Tensor& o, const at::Tensor& x, const at::Tensor& gate_weight,
                         const at::Tensor& norm_weight, const at::Tensor& out_weight, double norm_eps) {
   at::Tensor gate, y = o;
-  if (gate_weight.defined()) gate = at::linear(x, gate_weight).unflatten(-1, o.sizes().slice(o.dim() - 2));
+  if (gate_weight.defined())
+    gate = threaded_linear(x, gate_weight).unflatten(-1, o.sizes().slice(o.dim() - 2));
   if (gate.defined() && norm_weight.defined())
     y = gated_rms_norm(o, gate, norm_weight, norm_eps);
   else if (norm_weight.defined())
     y = rms_norm(o, norm_weight, norm_eps);
   else if (gate.defined())
     y = o * at::silu(gate);
-  return at::linear(y.flatten(-2), out_weight);
+  return threaded_linear(y.flatten(-2), out_weight);
 }
 
 HeadShape resolved_heads(HeadShape shape, int64_t width, const char* mixer) {

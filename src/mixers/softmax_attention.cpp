@@ -7,6 +7,7 @@
 
 #include "mixers/key_value_cache.h"
 #include "mixers/parameters.h"
+#include "mixers/threaded_linear.h"
 #include "prism/core/error.h"
 #include "prism/ops/attention.h"
 
@@ -53,13 +54,13 @@ at::Tensor SoftmaxAttention::step(const at::Tensor& x_BD, MixerState& state) {
 
 at::Tensor SoftmaxAttention::mix(const at::Tensor& x_BTD, const Packing& packing, MixerState* state) {
   const auto& c = config_;
-  const at::Tensor heads = at::linear(x_BTD, in_weight_).unflatten(-1, {-1, c.head_width});
+  const at::Tensor heads = threaded_linear(x_BTD, in_weight_).unflatten(-1, {-1, c.head_width});
   const auto qkv = heads.split_with_sizes({c.heads, c.key_heads, c.key_heads}, 2);
   const at::Tensor positions =
       token_positions(x_BTD, packing, state ? state->lengths : std::vector<int64_t>{});
   const at::Tensor q = rope(qkv[0], positions, c.rope_theta), k = rope(qkv[1], positions, c.rope_theta);
   const double scale = 1 / std::sqrt(static_cast<double>(c.head_width));
-  return at::linear(attend(q, k, qkv[2], scale, packing, state).flatten(-2), out_weight_);
+  return threaded_linear(attend(q, k, qkv[2], scale, packing, state).flatten(-2), out_weight_);
 }
 
 int64_t SoftmaxAttention::state_size(int64_t tokens) const {

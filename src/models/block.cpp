@@ -5,6 +5,7 @@
 
 #include "mixers/input_conv.h"
 #include "mixers/parameters.h"
+#include "mixers/threaded_linear.h"
 #include "models/checkpointed.h"
 #include "prism/core/error.h"
 #include "prism/ops/norm.h"
@@ -36,9 +37,9 @@ void Block::register_feed_forward(int64_t width, int64_t ffn_width) {
 }
 
 at::Tensor Block::feed_forward(const at::Tensor& x) const {
-  const at::Tensor inner = at::linear(x, ffn_in_weight_, ffn_in_bias_);
-  if (kind_ == FeedForward::kGelu) return at::linear(at::gelu(inner), ffn_out_weight_, ffn_out_bias_);
-  return at::linear(swiglu(inner), ffn_out_weight_);
+  if (kind_ == FeedForward::kSwiGlu)
+    return threaded_linear(swiglu(threaded_linear(x, ffn_in_weight_)), ffn_out_weight_);
+  return at::linear(at::gelu(at::linear(x, ffn_in_weight_, ffn_in_bias_)), ffn_out_weight_, ffn_out_bias_);
 }
 
 at::Tensor Block::forward(const at::Tensor& x_BTD, const Packing& packing, const at::Tensor& gaps,

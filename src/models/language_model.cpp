@@ -2,12 +2,12 @@
 
 #include <ATen/ops/embedding.h>
 #include <ATen/ops/empty_like.h>
-#include <ATen/ops/linear.h>
 #include <c10/core/GradMode.h>
 
 #include <algorithm>
 
 #include "mixers/parameters.h"
+#include "mixers/threaded_linear.h"
 #include "models/block.h"
 #include "models/seeded_weights.h"
 #include "prism/core/error.h"
@@ -127,7 +127,7 @@ at::Tensor LanguageModel::step(const at::Tensor& tokens_B, LanguageModelState& s
   return rms_norm(x, final_norm_);
 }
 
-at::Tensor LanguageModel::logits(const at::Tensor& h) const { return at::linear(h, embedding_); }
+at::Tensor LanguageModel::logits(const at::Tensor& h) const { return threaded_linear(h, embedding_); }
 
 at::Tensor LanguageModel::auxiliary_loss() const {
   at::Tensor sum;
