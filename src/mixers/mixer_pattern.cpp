@@ -11,13 +11,13 @@ namespace {
 
 constexpr int64_t kMostBlocks = 1024;
 
-struct Entry {
+struct PatternEntry {
   std::string name;
   int64_t count = 1;
 };
 
 /// "name" or "name*count".
-Entry parse_entry(const std::string& text) {
+PatternEntry parse_entry(const std::string& text) {
   const size_t star = text.find('*');
   if (star == std::string::npos) return {text};
   const char *first = text.data() + star + 1, *last = text.data() + text.size();
@@ -45,7 +45,7 @@ std::vector<std::string> split_at_commas(const std::string& text) {
 
 MixerPattern::MixerPattern(const std::string& text) : text_(text) {
   for (const std::string& part : split_at_commas(text)) {
-    const Entry entry = parse_entry(part);
+    const PatternEntry entry = parse_entry(part);
     order_.insert(order_.end(), static_cast<size_t>(entry.count), add(entry.name));
   }
 }

@@ -7,14 +7,10 @@
 #include <algorithm>
 #include <numeric>
 
+#include "index_tensor.h"
+
 namespace prism {
 namespace {
-
-at::Tensor index_tensor(const std::vector<int64_t>& values, at::Device device) {
-  at::Tensor host = at::empty({int64_t(values.size())}, at::TensorOptions(at::kLong));
-  std::copy(values.begin(), values.end(), host.mutable_data_ptr<int64_t>());
-  return host.to(device);
-}
 
 /// [B,P,C,A,H,W] and [P,B,H,A,C,W] are the same numbers seen by token and by chunk.
 at::Tensor by_chunk(const at::Tensor& by_token) { return by_token.permute({1, 0, 4, 3, 2, 5}); }

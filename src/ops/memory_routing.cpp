@@ -3,16 +3,13 @@
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
 
+#include "index_tensor.h"
 #include "prism/core/error.h"
 
 namespace prism {
 namespace {
 
 using at::Tensor;
-
-Tensor index_tensor(const std::vector<int64_t>& values, at::Device device) {
-  return at::tensor(values, at::kLong).to(device);
-}
 
 }  // namespace
 

@@ -36,10 +36,6 @@ struct KernelInputs {
   Tensor held[4];
 };
 
-void check_launch(const char* problem) {
-  if (problem) fail("prism_refine: the CUDA kernel failed: {}", problem);
-}
-
 }  // namespace
 
 bool has_fused_refine(const Tensor& v, int64_t steps) {
@@ -61,9 +57,9 @@ RefineOutputs prism_refine_fused(const RefineCall& call, bool return_delta_and_r
     kernels::prism_refine_forward(shape_of(call), inputs.in, data_or_null(w), data_or_null(delta),
                                   data_or_null(residual));
   } else {
-    check_launch(cuda_kernels()->refine_forward(shape_of(call), inputs.in, data_or_null(w),
-                                                data_or_null(delta), data_or_null(residual),
-                                                cuda_kernels()->current_stream()));
+    check_launch("prism_refine", cuda_kernels()->refine_forward(shape_of(call), inputs.in, data_or_null(w),
+                                                                data_or_null(delta), data_or_null(residual),
+                                                                cuda_kernels()->current_stream()));
   }
   return {w, delta, residual};
 }
@@ -87,7 +83,8 @@ RefineGradients prism_refine_fused_backward(const RefineCall& call, const Refine
   if (call.v.device().is_cpu()) {
     kernels::prism_refine_backward(shape_of(call), inputs.in, dw, ddelta, dresidual, out);
   } else {
-    check_launch(cuda_kernels()->refine_backward(shape_of(call), inputs.in, dw, ddelta, dresidual, out,
+    check_launch("prism_refine",
+                 cuda_kernels()->refine_backward(shape_of(call), inputs.in, dw, ddelta, dresidual, out,
                                                  cuda_kernels()->current_stream()));
   }
   return {dv, du, dp, dbeta};

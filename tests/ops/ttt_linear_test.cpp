@@ -15,13 +15,13 @@ namespace {
 
 using at::Tensor;
 
-struct Case {
+struct TttCase {
   std::string name;
   int64_t rows, tokens, heads, width, mini_batch;
   std::vector<int64_t> lengths = {};  ///< packed when not empty
 };
 
-std::vector<Case> cases() {
+std::vector<TttCase> ttt_cases() {
   return {{"usual", 3, 40, 2, 32, 16},
           {"odd_width", 2, 37, 1, 5, 16},
           {"wide", 1, 20, 2, 66, 8},
@@ -32,8 +32,8 @@ std::vector<Case> cases() {
           {"packed", 1, 39, 2, 8, 4, {7, 0, 1, 16, 0, 15}}};
 }
 
-struct Problem {
-  explicit Problem(const Case& c, at::ScalarType type) {
+struct TttProblem {
+  explicit TttProblem(const TttCase& c, at::ScalarType type) {
     at::manual_seed(5);
     const auto wide = type == at::kDouble ? at::kDouble : at::kFloat;
     const auto leaf = [](const Tensor& x, at::ScalarType t) {
@@ -108,18 +108,19 @@ void expect_near(const std::vector<Tensor>& found, const std::vector<Tensor>& ex
   }
 }
 
-class TttLinearKernel : public ::testing::TestWithParam<Case> {};
+class TttLinearKernel : public ::testing::TestWithParam<TttCase> {};
 
 TEST_P(TttLinearKernel, IsTheComposedOperation) {
-  const Problem exact(GetParam(), at::kDouble);
+  const TttProblem exact(GetParam(), at::kDouble);
   const auto expected = exact.run(Implementation::kComposed);
   expect_near(exact.run(Implementation::kFused), expected, {1e-12, 1e-11, 1e-11});
-  expect_near(Problem(GetParam(), at::kFloat).run(Implementation::kFused), expected, {1e-5, 1e-5, 1e-5});
-  expect_near(Problem(GetParam(), at::kBFloat16).run(Implementation::kFused), expected, {5e-3, 8e-3, 2e-2});
+  expect_near(TttProblem(GetParam(), at::kFloat).run(Implementation::kFused), expected, {1e-5, 1e-5, 1e-5});
+  expect_near(TttProblem(GetParam(), at::kBFloat16).run(Implementation::kFused), expected,
+              {5e-3, 8e-3, 2e-2});
 }
 
 TEST_P(TttLinearKernel, BitsDependOnNoThreadCount) {
-  const Problem problem(GetParam(), at::kFloat);
+  const TttProblem problem(GetParam(), at::kFloat);
   const int threads = at::get_num_threads();
   const auto first = problem.run(Implementation::kFused);
   at::set_num_threads(threads == 1 ? 2 : 1);
@@ -130,7 +131,7 @@ TEST_P(TttLinearKernel, BitsDependOnNoThreadCount) {
 
 TEST_P(TttLinearKernel, ReadsStridedTensors) {
   const c10::NoGradGuard no_gradient;
-  const Problem problem(GetParam(), at::kDouble);
+  const TttProblem problem(GetParam(), at::kDouble);
   FastWeightArgs args = problem.args(Implementation::kFused);
   const Tensor expected = fast_weights(args).o;
   const Tensor joined = at::cat({args.q, args.k, args.v}, 2);
@@ -140,7 +141,7 @@ TEST_P(TttLinearKernel, ReadsStridedTensors) {
   EXPECT_TRUE(at::equal(fast_weights(args).o, expected));
 }
 
-INSTANTIATE_TEST_SUITE_P(All, TttLinearKernel, ::testing::ValuesIn(cases()),
+INSTANTIATE_TEST_SUITE_P(All, TttLinearKernel, ::testing::ValuesIn(ttt_cases()),
                          [](const auto& test) { return test.param.name; });
 
 }  // namespace

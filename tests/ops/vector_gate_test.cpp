@@ -230,11 +230,11 @@ TEST(VectorGate, ASecondDerivativeIsAnError) {
 }
 
 TEST(VectorGate, ErrorsNameTheTensorAndWhatWasExpected) {
-  struct WrongCall {
+  struct WrongGateCall {
     const char* expected;
     std::function<void(VectorGateArgs&)> spoil;
   };
-  const std::vector<WrongCall> wrong = {
+  const std::vector<WrongGateCall> wrong = {
       {"vector_gate: q is undefined", [](auto& a) { a.q = Tensor(); }},
       {"k has 3 dimensions, expected [B,T,Hk,K]", [](auto& a) { a.k = a.k.select(3, 0); }},
       {"q has 5 channels a head but k has 8", [](auto& a) { a.q = a.q.slice(3, 0, 5); }},
@@ -257,7 +257,7 @@ TEST(VectorGate, ErrorsNameTheTensorAndWhatWasExpected) {
        }},
       {"chunk is -1", [](auto& a) { a.chunk = -1; }},
   };
-  for (const WrongCall& call : wrong) {
+  for (const WrongGateCall& call : wrong) {
     VectorGateArgs args = make_gate_tensors({.name = "", .form = Form::kStrength}).args();
     call.spoil(args);
     EXPECT_THAT([&] { vector_gate(args); }, testing::ThrowsMessage<Error>(testing::HasSubstr(call.expected)));
