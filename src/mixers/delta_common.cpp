@@ -7,7 +7,6 @@
 #include <vector>
 
 #include "mixers/threaded_linear.h"
-#include "mixers/threaded_linear.h"
 #include "prism/core/error.h"
 #include "prism/ops/norm.h"
 #include "prism/ops/short_conv.h"

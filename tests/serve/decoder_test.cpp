@@ -1,12 +1,14 @@
 #include "serve/decoder.h"
 
 #include <ATen/Functions.h>
+#include <ATen/Parallel.h>
 #include <ATen/TensorOperators.h>
 #include <gtest/gtest.h>
 
 #include <cmath>
 #include <limits>
-#include <map>
+
+#include "mixers/threaded_linear.h"
 
 namespace prism {
 namespace {
@@ -126,6 +128,24 @@ TEST(Decoder, StepsRepeatWhereTheStateIsFixed) {
     EXPECT_TRUE(make(mixer)->steps_repeat()) << mixer;
   for (const char* mixer : {"softmax_attention", "prism,softmax_attention", "ttt_linear", "titans", "mom"})
     EXPECT_FALSE(make(mixer)->steps_repeat()) << mixer;
+}
+
+TEST(Decoder, ProductsOfASingleRowHaveTheSameBitsOnAnyNumberOfThreads) {
+  const at::NoGradGuard no_gradient;
+  const int before = at::get_num_threads();
+  for (const int64_t rows : {0, 1, 5, 8, 9, 1000}) {
+    const at::Tensor x = at::randn({1, 67}), weight = at::randn({rows, 67}).requires_grad_();
+    std::vector<at::Tensor> products;
+    for (const int threads : {1, 2, 3}) {
+      at::set_num_threads(threads);
+      products.push_back(threaded_linear(x, weight));
+    }
+    const at::Tensor expected = at::linear(x.to(at::kDouble), weight.to(at::kDouble));
+    EXPECT_EQ(products[0].sizes(), expected.sizes());
+    EXPECT_TRUE(at::allclose(products[0].to(at::kDouble), expected, 1e-5, 1e-5)) << rows;
+    EXPECT_TRUE(at::equal(products[0], products[1]) && at::equal(products[0], products[2])) << rows;
+  }
+  at::set_num_threads(before);
 }
 
 TEST(Decoder, LikeliestTokensAreTheLowestOfEquals) {
