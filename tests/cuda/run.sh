@@ -3,11 +3,11 @@
 # Python tests, built elsewhere. It needs LibTorch 2.11 with CUDA (a python3 that imports torch) and no network.
 # First all that checks, side by side; then, alone, all that measures. Logs and steps.md go to $OUT; the exit
 # status is 1 when a step failed.
-#   OUT=folder STEPS="tests golden sanitizer python bench rec" SHARDS=8 bash run.sh
+#   OUT=folder STEPS="tests golden sanitizer python bench rec lm generate" SHARDS=8 bash run.sh
 set -u
 cd "$(dirname "$0")"
 OUT=$(realpath -m "${OUT:-out}")
-STEPS=${STEPS:-tests golden sanitizer python bench rec}
+STEPS=${STEPS:-tests golden sanitizer python bench rec lm generate}
 SHARDS=${SHARDS:-8}
 mkdir -p "$OUT/status"
 
@@ -71,6 +71,8 @@ wanted python && step python python_tests &
 wait
 wanted bench && step bench ./bench_gpu --json "$OUT/bench.json"
 wanted rec && step rec ./bench_rec ml-100k.inter --device cuda
+wanted lm && step lm ./bench_lm --device cuda --models prism:2,prism:1,gated_delta_net,softmax_attention
+wanted generate && step generate ./bench_generate --device cuda
 grep -hE '^(drift|[0-9]+x[0-9]+ |varlen)' "$OUT/tests.log" 2>/dev/null | sort >"$OUT/errors.txt"
-for name in tests golden golden-wide memcheck racecheck python bench rec; do cat "$OUT/status/$name" 2>/dev/null; done | tee "$OUT/steps.md"
+for name in tests golden golden-wide memcheck racecheck python bench rec lm generate; do cat "$OUT/status/$name" 2>/dev/null; done | tee "$OUT/steps.md"
 ! grep -q FAILED "$OUT/steps.md"
