@@ -134,7 +134,7 @@ TEST(Decoder, ProductsOfASingleRowHaveTheSameBitsOnAnyNumberOfThreads) {
   const at::NoGradGuard no_gradient;
   const int before = at::get_num_threads();
   for (const int64_t rows : {0, 1, 5, 8, 9, 1000}) {
-    const at::Tensor x = at::randn({1, 67}), weight = at::randn({rows, 67}).requires_grad_();
+    const at::Tensor x = at::randn({1, 67}).requires_grad_(), weight = at::randn({rows, 67}).requires_grad_();
     std::vector<at::Tensor> products;
     for (const int threads : {1, 2, 3}) {
       at::set_num_threads(threads);
