@@ -50,7 +50,7 @@ std::vector<Move> moves(const LanguageModelState& from, const LanguageModelState
 
 at::Tensor step_in_place(LanguageModel& model, const at::Tensor& tokens_B, LanguageModelState& state) {
   LanguageModelState next = state;  // the same tensors
-  const at::Tensor h = model.step(tokens_B, next);
+  at::Tensor h = model.step(tokens_B, next);
   for (const auto& [place, value] : moves(next, state)) place.copy_(value);
   return h;
 }
