@@ -17,6 +17,7 @@
 #include <map>
 #include <nlohmann/json.hpp>
 
+#include "model_row.h"
 #include "prism/core/clock.h"
 #include "prism/core/error.h"
 #include "prism/core/files.h"
@@ -68,14 +69,12 @@ double copy_bandwidth(c10::Device device) {
   return 2 * 4 * static_cast<double>(floats) / median(seconds);
 }
 
-/// "prism:2" is PRISM with L = 2.
 std::shared_ptr<LanguageModel> make_model(const std::string& text, const Options& options,
                                           c10::Device device) {
-  const size_t colon = text.find(':');
-  LanguageModelRecipe recipe(text.substr(0, colon));
+  const ModelRow row = parse_model(text);
+  LanguageModelRecipe recipe(row.mixer);
   recipe.settings.set("model.size", options.size, "bench");
-  if (colon != std::string::npos)
-    recipe.settings.set("mixer.steps", int64_t{std::stoll(text.substr(colon + 1))}, "bench");
+  if (row.steps) recipe.settings.set("mixer.steps", row.steps, "bench");
   recipe.model.fit_to_size(recipe.settings);
   auto model = std::make_shared<LanguageModel>(recipe.model, kVocabulary, 1);
   model->to(device);

@@ -14,6 +14,7 @@
 #include <nlohmann/json.hpp>
 
 #include "kernel_times.h"
+#include "model_row.h"
 #include "prism/core/clock.h"
 #include "prism/core/error.h"
 #include "prism/core/files.h"
@@ -50,19 +51,6 @@ Shape parse_shape(const std::string& text) {
       shape.length < 1)
     usage_error("--shapes {}: expected BATCHxLENGTH, such as 8x2048", text);
   return shape;
-}
-
-/// A row of the table: a mixer, and for PRISM its L.
-struct ModelRow {
-  std::string label, mixer;
-  int64_t steps = 0;
-};
-
-ModelRow parse_model(const std::string& text) {
-  const size_t colon = text.find(':');
-  if (colon == std::string::npos) return {text, text, 0};
-  return {fmt::format("{} L = {}", text.substr(0, colon), text.substr(colon + 1)), text.substr(0, colon),
-          std::stoll(text.substr(colon + 1))};
 }
 
 /// Rows of random tokens; a step takes all of them.

@@ -7,13 +7,14 @@
 #include <vector>
 
 #include "mixers/threaded_linear.h"
+#include "ops/wide.h"
 #include "prism/core/error.h"
 #include "prism/ops/norm.h"
 #include "prism/ops/short_conv.h"
 
 namespace prism::delta {
 
-at::Tensor gate_typed(const at::Tensor& x) { return x.scalar_type() == at::kDouble ? x : x.to(at::kFloat); }
+at::Tensor gate_typed(const at::Tensor& x) { return wide(x); }
 
 at::Tensor aligned_linear(const at::Tensor& x, const at::Tensor& weight) {
   constexpr int64_t kUnit = 64, kFewTokens = 64;

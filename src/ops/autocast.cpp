@@ -17,35 +17,39 @@ using std::string_view;
 using Two = std::tuple<Tensor, Tensor>;
 using Three = std::tuple<Tensor, Tensor, Tensor>;
 
+/// The casts of one call; operators called while it lives are those below autocast.
+template <c10::DeviceType device>
+struct Casts {
+  c10::impl::ExcludeDispatchKeyGuard below{at::autocast::get_autocast_dispatch_key_from_device_type(device)};
+  at::ScalarType type = at::autocast::get_autocast_dtype(device);
+
+  auto narrow(const auto& x) const { return cached_cast(type, x, device); }
+  auto wide(const auto& x) const { return cached_cast(at::kFloat, x, device); }
+};
+
 template <c10::DeviceType device>
 Two chunk(const Tensor& q, const Tensor& k, const Tensor& w, const Tensor& b, const Tensor& g,
           const OptionalTensor& erase_read, const OptionalTensor& initial_state,
           const OptionalTensor& cu_seqlens, std::optional<double> scale, bool return_final_state,
           int64_t chunk_length, string_view implementation) {
-  const c10::impl::ExcludeDispatchKeyGuard below(
-      at::autocast::get_autocast_dispatch_key_from_device_type(device));
-  const at::ScalarType type = at::autocast::get_autocast_dtype(device);
-  const auto narrow = [&](const auto& x) { return cached_cast(type, x, device); };
-  const auto wide = [&](const auto& x) { return cached_cast(at::kFloat, x, device); };
+  const Casts<device> to;
   return call_operator<Two(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                            const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
                            std::optional<double>, bool, int64_t, string_view)>(
-      "prism::prism_chunk", narrow(q), narrow(k), narrow(w), wide(b), wide(g), narrow(erase_read),
-      wide(initial_state), cu_seqlens, scale, return_final_state, chunk_length, implementation);
+      "prism::prism_chunk", to.narrow(q), to.narrow(k), to.narrow(w), to.wide(b), to.wide(g),
+      to.narrow(erase_read), to.wide(initial_state), cu_seqlens, scale, return_final_state, chunk_length,
+      implementation);
 }
 
 template <c10::DeviceType device>
 Three refine(const Tensor& v, const OptionalTensor& u, const OptionalTensor& p, const OptionalTensor& beta,
              string_view nonlinearity, string_view residual, bool return_delta_and_residual,
              string_view implementation) {
-  const c10::impl::ExcludeDispatchKeyGuard below(
-      at::autocast::get_autocast_dispatch_key_from_device_type(device));
-  const at::ScalarType type = at::autocast::get_autocast_dtype(device);
-  const auto narrow = [&](const auto& x) { return cached_cast(type, x, device); };
+  const Casts<device> to;
   return call_operator<Three(const Tensor&, const OptionalTensor&, const OptionalTensor&,
                              const OptionalTensor&, string_view, string_view, bool, string_view)>(
-      "prism::prism_refine", narrow(v), narrow(u), narrow(p), cached_cast(at::kFloat, beta, device),
-      nonlinearity, residual, return_delta_and_residual, implementation);
+      "prism::prism_refine", to.narrow(v), to.narrow(u), to.narrow(p), to.wide(beta), nonlinearity, residual,
+      return_delta_and_residual, implementation);
 }
 
 template <c10::DeviceType device>
@@ -54,49 +58,37 @@ Two vector_gates(const Tensor& q, const Tensor& k, const Tensor& w, const Tensor
                  const OptionalTensor& initial_state, const OptionalTensor& cu_seqlens,
                  std::optional<double> scale, bool erase_undecayed, bool read_values, bool return_final_state,
                  int64_t chunk_length, string_view implementation) {
-  const c10::impl::ExcludeDispatchKeyGuard below(
-      at::autocast::get_autocast_dispatch_key_from_device_type(device));
-  const at::ScalarType type = at::autocast::get_autocast_dtype(device);
-  const auto narrow = [&](const auto& x) { return cached_cast(type, x, device); };
-  const auto wide = [&](const auto& x) { return cached_cast(at::kFloat, x, device); };
+  const Casts<device> to;
   return call_operator<Two(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const OptionalTensor&,
                            const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
                            const OptionalTensor&, std::optional<double>, bool, bool, bool, int64_t,
-                           string_view)>("prism::vector_gate", narrow(q), narrow(k), narrow(w), wide(g),
-                                         wide(b), narrow(erase_read), narrow(erase_key), wide(initial_state),
-                                         cu_seqlens, scale, erase_undecayed, read_values, return_final_state,
-                                         chunk_length, implementation);
+                           string_view)>("prism::vector_gate", to.narrow(q), to.narrow(k), to.narrow(w),
+                                         to.wide(g), to.wide(b), to.narrow(erase_read), to.narrow(erase_key),
+                                         to.wide(initial_state), cu_seqlens, scale, erase_undecayed,
+                                         read_values, return_final_state, chunk_length, implementation);
 }
 
 /// The state keeps its type: it is written in place.
 template <c10::DeviceType device>
 Tensor chunk_step(const Tensor& q, const Tensor& k, const Tensor& w, const Tensor& b, const Tensor& g,
                   const Tensor& state, const OptionalTensor& erase_read, std::optional<double> scale) {
-  const c10::impl::ExcludeDispatchKeyGuard below(
-      at::autocast::get_autocast_dispatch_key_from_device_type(device));
-  const at::ScalarType type = at::autocast::get_autocast_dtype(device);
-  const auto narrow = [&](const auto& x) { return cached_cast(type, x, device); };
-  const auto wide = [&](const auto& x) { return cached_cast(at::kFloat, x, device); };
+  const Casts<device> to;
   return call_operator<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                               const Tensor&, const OptionalTensor&, std::optional<double>)>(
-      "prism::prism_step", narrow(q), narrow(k), narrow(w), wide(b), wide(g), state, narrow(erase_read),
-      scale);
+      "prism::prism_step", to.narrow(q), to.narrow(k), to.narrow(w), to.wide(b), to.wide(g), state,
+      to.narrow(erase_read), scale);
 }
 
 template <c10::DeviceType device>
 Tensor gate_step(const Tensor& q, const Tensor& k, const Tensor& w, const Tensor& g, const Tensor& state,
                  const OptionalTensor& b, const OptionalTensor& erase_read, const OptionalTensor& erase_key,
                  std::optional<double> scale, bool erase_undecayed, bool read_values) {
-  const c10::impl::ExcludeDispatchKeyGuard below(
-      at::autocast::get_autocast_dispatch_key_from_device_type(device));
-  const at::ScalarType type = at::autocast::get_autocast_dtype(device);
-  const auto narrow = [&](const auto& x) { return cached_cast(type, x, device); };
-  const auto wide = [&](const auto& x) { return cached_cast(at::kFloat, x, device); };
+  const Casts<device> to;
   return call_operator<Tensor(const Tensor&, const Tensor&, const Tensor&, const Tensor&, const Tensor&,
                               const OptionalTensor&, const OptionalTensor&, const OptionalTensor&,
                               std::optional<double>, bool, bool)>(
-      "prism::vector_gate_step", narrow(q), narrow(k), narrow(w), wide(g), state, wide(b), narrow(erase_read),
-      narrow(erase_key), scale, erase_undecayed, read_values);
+      "prism::vector_gate_step", to.narrow(q), to.narrow(k), to.narrow(w), to.wide(g), state, to.wide(b),
+      to.narrow(erase_read), to.narrow(erase_key), scale, erase_undecayed, read_values);
 }
 
 }  // namespace

@@ -68,10 +68,9 @@ Tensor step_fused(const Tensor& q, const Tensor& k, const Tensor& w, const Tenso
   Tensor working = (cuda ? state : state.to(gate_type(q.scalar_type()))).contiguous();
   if (cuda && reinterpret_cast<uintptr_t>(working.const_data_ptr()) % 16 != 0) working = working.clone();
   if (cuda) {
-    const char* problem =
-        cuda_kernels()->step(shape, in, kernel_scalar(state.scalar_type()), working.mutable_data_ptr(),
-                             o.mutable_data_ptr(), cuda_kernels()->current_stream());
-    if (problem) fail("prism_step: the CUDA kernel failed: {}", problem);
+    check_launch("prism_step", cuda_kernels()->step(shape, in, kernel_scalar(state.scalar_type()),
+                                                    working.mutable_data_ptr(), o.mutable_data_ptr(),
+                                                    cuda_kernels()->current_stream()));
   } else {
     kernels::prism_step(shape, in, working.mutable_data_ptr(), o.mutable_data_ptr());
   }

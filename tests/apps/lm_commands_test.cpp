@@ -101,6 +101,14 @@ class LmCommands : public ::testing::Test {
     EXPECT_TRUE(fs::exists(root_ / file));
   }
 
+  /// Killed at some step after the first checkpoint inside a round.
+  void train_and_kill(const std::string& out) const {
+    const Process process(train_words(out), root_ / "output");
+    wait_for(out + "/checkpoints/last.safetensors");
+    process.kill(SIGKILL);
+    process.wait();
+  }
+
   fs::path root_;
   std::string out_, err_;
 };
@@ -165,16 +173,10 @@ TEST_F(LmCommands, TasksAreRead) {
   EXPECT_THAT(err_, HasSubstr("gold is 1, there are 1 choices"));
 }
 
-/// Killed at some step after the first checkpoint inside a round: resumed, it has the same bits.
 TEST_F(LmCommands, AKilledRunGoesOnBitForBit) {
   prepare();
   ASSERT_EQ(run(train_words("whole")), 0) << err_;
-  {
-    const Process process(train_words("killed"), root_ / "output");
-    wait_for("killed/checkpoints/last.safetensors");
-    process.kill(SIGKILL);
-    process.wait();
-  }
+  train_and_kill("killed");
   ASSERT_EQ(run({"lm", "train", "--resume", path("killed"), "--threads", "1"}), 0) << err_;
   expect_equal_tensors("whole", "killed");
 }
@@ -183,12 +185,7 @@ TEST_F(LmCommands, AKilledRunGoesOnBitForBit) {
 TEST_F(LmCommands, AResumedRunMayCheckpointActivations) {
   prepare();
   ASSERT_EQ(run(train_words("whole")), 0) << err_;
-  {
-    const Process process(train_words("killed"), root_ / "output");
-    wait_for("killed/checkpoints/last.safetensors");
-    process.kill(SIGKILL);
-    process.wait();
-  }
+  train_and_kill("killed");
   ASSERT_EQ(run({"lm", "train", "--resume", path("killed"), "--threads", "1", "--activation-checkpointing"}),
             0)
       << err_;

@@ -1,0 +1,24 @@
+#pragma once
+// The models of the language model benchmarks by their names on the command line.
+#include <fmt/format.h>
+
+#include <cstdint>
+#include <string>
+
+namespace prism {
+
+/// A row of the table: a mixer, and for PRISM its L.
+struct ModelRow {
+  std::string label, mixer;
+  int64_t steps = 0;
+};
+
+/// "prism:2" is PRISM with L = 2.
+inline ModelRow parse_model(const std::string& text) {
+  const size_t colon = text.find(':');
+  if (colon == std::string::npos) return {text, text, 0};
+  return {fmt::format("{} L = {}", text.substr(0, colon), text.substr(colon + 1)), text.substr(0, colon),
+          std::stoll(text.substr(colon + 1))};
+}
+
+}  // namespace prism
