@@ -74,7 +74,7 @@ std::shared_ptr<LanguageModel> make_model(const std::string& text, const Options
   const ModelRow row = parse_model(text);
   LanguageModelRecipe recipe(row.mixer);
   recipe.settings.set("model.size", options.size, "bench");
-  if (row.steps) recipe.settings.set("mixer.steps", row.steps, "bench");
+  if (row.steps) recipe.settings.set("mixer.steps", *row.steps, "bench");
   recipe.model.fit_to_size(recipe.settings);
   auto model = std::make_shared<LanguageModel>(recipe.model, kVocabulary, 1);
   model->to(device);

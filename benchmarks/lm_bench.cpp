@@ -99,7 +99,7 @@ class Bench {
     recipe_.settings.set("model.size", options.size, "bench");
     recipe_.settings.set("model.max_length", shape.length, "bench");
     recipe_.settings.set("train.precision", options.precision, "bench");
-    if (row.steps) recipe_.settings.set("mixer.steps", row.steps, "bench");
+    if (row.steps) recipe_.settings.set("mixer.steps", *row.steps, "bench");
     recipe_.model.fit_to_size(recipe_.settings);
     model_ = std::make_shared<LanguageModel>(recipe_.model, options.vocabulary, 1);
     model_->set_activation_checkpointing(options.checkpointing);

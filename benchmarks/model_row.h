@@ -3,6 +3,7 @@
 #include <fmt/format.h>
 
 #include <cstdint>
+#include <optional>
 #include <string>
 
 namespace prism {
@@ -10,13 +11,13 @@ namespace prism {
 /// A row of the table: a mixer, and for PRISM its L.
 struct ModelRow {
   std::string label, mixer;
-  int64_t steps = 0;
+  std::optional<int64_t> steps = {};
 };
 
 /// "prism:2" is PRISM with L = 2.
 inline ModelRow parse_model(const std::string& text) {
   const size_t colon = text.find(':');
-  if (colon == std::string::npos) return {text, text, 0};
+  if (colon == std::string::npos) return {text, text};
   return {fmt::format("{} L = {}", text.substr(0, colon), text.substr(colon + 1)), text.substr(0, colon),
           std::stoll(text.substr(colon + 1))};
 }
