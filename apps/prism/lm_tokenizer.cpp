@@ -20,7 +20,7 @@ using nlohmann::ordered_json;
 struct TrainingConfig {
   TokenizerKind kind = TokenizerKind::kBpe;
   int64_t vocabulary = 8192;
-  std::string out = "";
+  std::string out = {};
   static constexpr auto fields = std::tuple{
       Field{"kind", &TrainingConfig::kind, Any{}, "",
             "train: byte-level BPE as a tokenizer.json, or a model of the SentencePiece library"},

@@ -19,13 +19,13 @@ struct TrainLoopOptions {
   int64_t seed = 0;
   int64_t batch_size = 1;  ///< units of a step
   UpdateOptions update = {};
-  std::string metric = "";  ///< which validation metric picks the best weights
+  std::string metric = {};  ///< which validation metric picks the best weights
   bool lower_is_better = false;
   double stop_at = std::numeric_limits<double>::infinity();  ///< ends training where higher is better
   int64_t patience = 0;                    ///< validations without a better one; 0: all rounds
   double checkpoint_minutes = 0;           ///< inside a round; 0: not by time
   int64_t checkpoint_steps = 0;            ///< inside a round; 0: not by steps
-  std::string settings = "";               ///< the recipe as JSON, for checkpoints
+  std::string settings = {};               ///< the recipe as JSON, for checkpoints
   std::shared_ptr<Ranks> ranks = nullptr;  ///< the processes that share the steps; nullptr: this one alone
 };
 

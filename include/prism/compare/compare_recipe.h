@@ -27,7 +27,7 @@ struct CompareConfig {
   std::vector<std::string> probes = {"all"};
   bool match = true;
   double tolerance = 0.03;
-  std::string reference = "", base = "", out = "";
+  std::string reference = {}, base = {}, out = {};
   int64_t jobs = 1;
   static constexpr auto fields = std::tuple{
       Field{"task", &CompareConfig::task, Any{}, "",

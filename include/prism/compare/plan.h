@@ -28,8 +28,8 @@ struct Cell {
   CellConfig config;
   int64_t seed = 0;
   std::filesystem::path path = {};  ///< its folder below the comparison's "cells"
-  std::string cell_toml = "";       ///< section [cell]
-  std::string recipe_toml = "";     ///< every setting; with a recommendation log `prism train` takes it
+  std::string cell_toml = {};       ///< section [cell]
+  std::string recipe_toml = {};     ///< every setting; with a recommendation log `prism train` takes it
 };
 
 /// The model of a variant on an item.

@@ -13,7 +13,7 @@ namespace prism {
 /// How `prism lm prepare` makes a token folder.
 struct PrepareConfig {
   std::string tokenizer = "bytes";
-  std::string out = "";
+  std::string out = {};
   int64_t shard_tokens = int64_t{1} << 28;
   static constexpr auto fields =
       std::tuple{Field{"tokenizer", &PrepareConfig::tokenizer, Any{}, "",

@@ -13,14 +13,14 @@ namespace prism {
 /// end-of-document token and then its own; one more end-of-document token ends the row. So the token stands
 /// in front of every document and behind it, and a model that starts anew at it sees what it sees in text.
 struct TokenIndex {
-  std::string tokenizer = "";  ///< its fingerprint
+  std::string tokenizer = {};  ///< its fingerprint
   int64_t vocabulary = 0;
   int64_t tokens = 0, documents = 0;
   int64_t bytes = 0;  ///< of the documents' texts
   struct Shard {
-    std::string file = "", borders = "";  ///< names of token ids and of first tokens of documents (uint64)
+    std::string file = {}, borders = {};  ///< names of token ids and of first tokens of documents (uint64)
     int64_t tokens = 0, documents = 0;
-    std::string checksum = "";  ///< over both files
+    std::string checksum = {};  ///< over both files
   };
   std::vector<Shard> shards = {};
   bool wide = false;  ///< ids are uint32, not uint16

@@ -14,7 +14,7 @@ namespace prism {
 
 /// Section [data] of a language model's recipe.
 struct TokenDataConfig {
-  std::string tokens = "", valid_tokens = "";
+  std::string tokens = {}, valid_tokens = {};
   double valid_share = 0.1;
   int64_t length = 512;
   static constexpr auto fields = std::tuple{
@@ -39,7 +39,7 @@ struct LanguageModelTrainConfig {
   bool activation_checkpointing = false;
   double checkpoint_minutes = 5;
   int64_t checkpoint_steps = 0;
-  std::string out = "";
+  std::string out = {};
   using Self = LanguageModelTrainConfig;
   static constexpr auto fields = std::tuple{
       Field{"updates", &Self::updates, Range{1, 1e12}, "steps", "of the optimiser"},

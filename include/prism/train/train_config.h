@@ -42,7 +42,7 @@ struct TrainConfig {
   Precision precision = Precision::kFp32;
   double checkpoint_minutes = 5;
   int64_t checkpoint_steps = 0;
-  std::string out = "";
+  std::string out = {};
   static constexpr auto fields = std::tuple{
       Field{"epochs", &TrainConfig::epochs, Range{1, 1e6}, "epochs", "passes over the training data at most"},
       Field{"batch_size", &TrainConfig::batch_size, Range{1, 1e6}, "windows",

@@ -45,9 +45,9 @@ struct TrainOutcome {
   std::filesystem::path folder = {};
   TrainState state = {};
   FiguresByName test = {}, valid = {};
-  std::string mixer = "";
-  std::string protocol = "";       ///< one sentence: split, ranking, seen filter
-  std::string protocol_json = "";  ///< the same as an object
+  std::string mixer = {};
+  std::string protocol = {};       ///< one sentence: split, ranking, seen filter
+  std::string protocol_json = {};  ///< the same as an object
   DryRun estimate = {};            ///< of a dry run
   /// The JSON of results.json; of a dry run its estimate.
   std::string to_json() const;
