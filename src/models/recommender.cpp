@@ -29,7 +29,16 @@ at::Tensor gap_buckets(const at::Tensor& gaps) {
       .clamp_max(kGapBuckets - 1);
 }
 
-at::Tensor row_of(const at::Tensor& gaps) { return gaps.defined() ? gaps.unsqueeze(0) : gaps; }
+/// The length that all packed sequences have; 0 where they differ or there are none.
+int64_t common_length(const Packing& packing) {
+  const auto& offsets = packing.offsets();
+  if (offsets.size() < 2) return 0;
+  for (size_t n = 1; n < offsets.size(); ++n)
+    if (offsets[n] - offsets[n - 1] != offsets[1]) return 0;
+  return offsets[1];
+}
+
+at::Tensor row_of(const at::Tensor& tokens) { return tokens.defined() ? tokens.unsqueeze(0) : tokens; }
 
 /// The batch of all items of each sequence: those that the state remembers and then the new ones, which it
 /// remembers from now on. The rest of the state begins anew.
@@ -153,13 +162,20 @@ at::Tensor Recommender::Impl::normed(const at::Tensor& x) const {
 at::Tensor Recommender::Impl::places(const Packing& packing, const std::vector<int64_t>& before,
                                      at::Device device) const {
   if (!positions) return {};
+  const auto fits = [&](int64_t length) {
+    check(length <= config.max_length, "recommender: a history of {} items, max_length is {}", length,
+          config.max_length);
+  };
   const auto& offsets = packing.offsets();
+  if (const int64_t length = common_length(packing); length > 0 && before.empty()) {
+    fits(length);
+    return at::arange(length, at::device(device).dtype(at::kLong)).repeat(offsets.back() / length);
+  }
   std::vector<int64_t> all;
   all.reserve(offsets.back());
   for (size_t n = 0; n + 1 < offsets.size(); ++n) {
     const int64_t first = before.empty() ? 0 : before[n], last = first + offsets[n + 1] - offsets[n];
-    check(last <= config.max_length, "recommender: a history of {} items, max_length is {}", last,
-          config.max_length);
+    fits(last);
     for (int64_t t = first; t < last; ++t) all.push_back(t);
   }
   return at::tensor(all, at::kLong).to(device);
@@ -170,11 +186,16 @@ at::Tensor Recommender::forward(const Batch& batch) {
   const Dropout drop{is_training() ? m.config.dropout : 0, stream_seed(m.seed, "dropout", m.dropout_step),
                      m.dropout_row};
   at::Tensor x = m.embed(batch.items, batch.gaps, m.places(batch.packing, {}, batch.items.device()));
-  x = dropout(x, drop.at(0)).unsqueeze(0);
-  const at::Tensor gaps = row_of(batch.gaps);
-  for (size_t i = 0; i < m.blocks.size(); ++i)
-    x = m.blocks[i]->forward(x, batch.packing, gaps, drop.at(i + 1));
-  return m.normed(x.squeeze(0));
+  // Histories of one length lie in memory as rows do, and rows need no plan of where each begins.
+  const int64_t length = common_length(batch.packing);
+  const Packing packing = length > 0 ? Packing::rows() : batch.packing;
+  const auto shaped = [&](const at::Tensor& tokens) {
+    return length > 0 && tokens.defined() ? tokens.unflatten(0, {-1, length}) : row_of(tokens);
+  };
+  x = shaped(dropout(x, drop.at(0)));
+  const at::Tensor gaps = shaped(batch.gaps);
+  for (size_t i = 0; i < m.blocks.size(); ++i) x = m.blocks[i]->forward(x, packing, gaps, drop.at(i + 1));
+  return m.normed(x.flatten(0, 1));
 }
 
 at::Tensor Recommender::prefill(const Batch& given, RecommenderState& state) {

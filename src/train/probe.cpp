@@ -8,6 +8,8 @@
 #include <algorithm>
 #include <cmath>
 #include <memory>
+#include <span>
+#include <vector>
 
 #include "prism/core/clock.h"
 #include "prism/core/error.h"
@@ -43,10 +45,21 @@ constexpr Sizes kSizes[][2] = {
 struct ProbeBatch {
   Batch inputs;
   at::Tensor last, labels;
+
+  ProbeBatch to(c10::Device device) const {
+    return {.inputs = {.items = inputs.items.to(device), .gaps = {}, .packing = inputs.packing},
+            .last = last.to(device),
+            .labels = labels.to(device)};
+  }
+  /// Takes over the samples of `batch`, which is on the host and has as many.
+  void take(const ProbeBatch& batch) {
+    inputs.items.copy_(batch.inputs.items.pin_memory(), /*non_blocking=*/true);
+    labels.copy_(batch.labels.pin_memory(), /*non_blocking=*/true);
+  }
 };
 
-ProbeBatch make_batch(const Probe& probe, uint64_t seed, ProbePart part, int64_t first, int64_t count,
-                      c10::Device device) {
+/// On the host.
+ProbeBatch make_batch(const Probe& probe, uint64_t seed, ProbePart part, int64_t first, int64_t count) {
   const int64_t length = probe.shape().length;
   std::vector<int64_t> tokens, labels;
   tokens.reserve(static_cast<size_t>(count * length));
@@ -56,11 +69,9 @@ ProbeBatch make_batch(const Probe& probe, uint64_t seed, ProbePart part, int64_t
     labels.push_back(sample.label);
   }
   const auto lengths = std::vector<int64_t>(static_cast<size_t>(count), length);
-  return {.inputs = {.items = at::tensor(tokens, at::kLong).to(device),
-                     .gaps = {},
-                     .packing = Packing::packed(lengths)},
-          .last = at::arange(length - 1, count * length, length, at::kLong).to(device),
-          .labels = at::tensor(labels, at::kLong).to(device)};
+  return {.inputs = {.items = at::tensor(tokens, at::kLong), .gaps = {}, .packing = Packing::packed(lengths)},
+          .last = at::arange(length - 1, count * length, length, at::kLong),
+          .labels = at::tensor(labels, at::kLong)};
 }
 
 /// A probe and the model that learns it. A round is what lies between two validations, a unit a sample;
@@ -99,9 +110,16 @@ class ProbeTraining final : public TrainTask {
   }
   int64_t positions(int64_t, int64_t count) const override { return count * recipe_.config.length; }
 
+  bool stage(std::span<const StepPart> parts) override {
+    bool repeats = device_.is_cuda() && recipe_.model.model.dropout == 0;
+    staged_.resize(parts.size());
+    for (const StepPart& part : parts)
+      repeats &= place(make_batch(probe_, seed_, ProbePart::kTrain, opened_ + part.first, part.count),
+                       staged_[static_cast<size_t>(part.index)]);
+    return repeats;
+  }
   TaskLoss loss(const StepPart& part) override {
-    const ProbeBatch batch =
-        make_batch(probe_, seed_, ProbePart::kTrain, opened_ + part.first, part.count, device_);
+    const ProbeBatch& batch = staged_.at(static_cast<size_t>(part.index));
     model_->set_dropout_step(part.step, part.position);
     const at::Tensor h = model_->forward(batch.inputs).index_select(0, batch.last);
     return {.mean = full_softmax_loss(h, model_->item_vectors(), batch.labels),
@@ -143,13 +161,23 @@ class ProbeTraining final : public TrainTask {
             .stop_at = recipe_.config.stop_at};
   }
 
+  /// Puts a batch on the device; true: where the one before it was.
+  bool place(const ProbeBatch& batch, ProbeBatch& staged) const {
+    if (device_.is_cuda() && staged.labels.defined() && staged.labels.sizes() == batch.labels.sizes()) {
+      staged.take(batch);
+      return true;
+    }
+    staged = batch.to(device_);
+    return false;
+  }
+
   double accuracy(ProbePart part, int64_t samples) {
     const at::NoGradGuard no_gradient;
     model_->eval();
     int64_t right = 0;
     for (int64_t first = 0; first < samples; first += kTestBatch) {
       const ProbeBatch batch =
-          make_batch(probe_, seed_, part, first, std::min(kTestBatch, samples - first), device_);
+          make_batch(probe_, seed_, part, first, std::min(kTestBatch, samples - first)).to(device_);
       const at::Tensor h = model_->forward(batch.inputs).index_select(0, batch.last);
       right += at::matmul(h, model_->item_vectors().t()).argmax(1).eq(batch.labels).sum().item<int64_t>();
     }
@@ -173,6 +201,7 @@ class ProbeTraining final : public TrainTask {
   c10::Device device_;
   std::shared_ptr<Recommender> model_;
   std::function<void(int64_t, double)> told_;
+  std::vector<ProbeBatch> staged_;    // of this step's parts, on the device
   int64_t opened_ = 0, trained_ = 0;  // first sample of the round, positions of the finished rounds
   double training_ = 0;               // seconds of them
   ProbeResult result_;

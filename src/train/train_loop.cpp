@@ -13,6 +13,7 @@
 #include "prism/core/log.h"
 #include "prism/core/progress.h"
 #include "prism/core/text.h"
+#include "train/autocast.h"
 
 namespace prism {
 namespace {
@@ -31,6 +32,7 @@ void require_shareable(int64_t batch_size, const Ranks* ranks) {
 TrainLoop::TrainLoop(TrainTask& task, TrainLoopOptions options, c10::Device device, const RunFolder* folder)
     : task_(task),
       options_(std::move(options)),
+      device_(device),
       folder_(folder),
       updater_(task, options_.update, device, options_.ranks.get()) {
   state_.seed = options_.seed;
@@ -169,6 +171,7 @@ void TrainLoop::close_round() {
 void TrainLoop::validate(EpochRow& row) {
   if (leads()) {
     task_.model().eval();
+    const Autocast as_trained(device_.type(), options_.update.precision);
     row.valid = task_.validate();
     judge(row.valid);
   }

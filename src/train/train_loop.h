@@ -84,6 +84,7 @@ class TrainLoop {
 
   TrainTask& task_;
   TrainLoopOptions options_;
+  c10::Device device_;
   const RunFolder* folder_;
   Updater updater_;
   TrainState state_;

@@ -2,6 +2,7 @@
 #include "train/train_loop.h"
 
 #include <ATen/TensorOperators.h>
+#include <ATen/autocast_mode.h>
 #include <ATen/ops/allclose.h>
 #include <ATen/ops/arange.h>
 #include <ATen/ops/equal.h>
@@ -56,7 +57,10 @@ class PullTask final : public TrainTask {
             .auxiliary = {}};
   }
   bool validates_after(int64_t) const override { return true; }
-  MetricMap validate() override { return {{"distance", weights->w.sum().item<double>()}}; }
+  MetricMap validate() override {
+    validated_in_bf16 = at::autocast::is_autocast_enabled(at::kCPU);
+    return {{"distance", weights->w.sum().item<double>()}};
+  }
   void tell(const EpochRow& row) override { rows.push_back(row); }
   std::string label(int64_t) const override { return ""; }
   std::string divergence_advice() const override { return "pull less"; }
@@ -65,6 +69,7 @@ class PullTask final : public TrainTask {
   std::shared_ptr<Weights> weights = std::make_shared<Weights>();
   int64_t batch = 4;  // units of a step
   std::set<int64_t> broken_steps;
+  bool validated_in_bf16 = false;
   std::vector<EpochRow> rows;
 };
 
@@ -87,6 +92,17 @@ TEST(TrainLoop, MicroBatchesAddUpToTheBatch) {
   EXPECT_TRUE(at::allclose(whole.weights->w, parts.weights->w, 1e-5, 1e-6));
   EXPECT_TRUE(at::allclose(whole.weights->w, single.weights->w, 1e-5, 1e-6));
   EXPECT_NEAR(whole.rows[1].loss, parts.rows[1].loss, 1e-6 * whole.rows[1].loss);
+}
+
+TEST(TrainLoop, ValidatesInThePrecisionOfTheTraining) {
+  PullTask full, half;
+  TrainLoopOptions in_bf16 = options();
+  in_bf16.update.precision = Precision::kBf16;
+  run(full, options());
+  run(half, in_bf16);
+  EXPECT_FALSE(full.validated_in_bf16);
+  EXPECT_TRUE(half.validated_in_bf16);
+  EXPECT_FALSE(at::autocast::is_autocast_enabled(at::kCPU)) << "nor afterwards";
 }
 
 TEST(TrainLoop, AStepThatIsNotFiniteIsSkippedAndReported) {
