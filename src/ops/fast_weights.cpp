@@ -95,30 +95,56 @@ class FastWeightPass {
         layers_(args.state.weights.size()),
         written_out_(rule_.newton_schulz || args.memory.projection != Projection::kNone),
         has_sum_(has_sum(rule_)) {
-    q_ = batches_.gather(args.q), k_ = batches_.gather(args.k), v_ = batches_.gather(args.v);
-    if (rule_.gradient_weight) weight_ = batches_.gather(rule_.gradient_weight->unsqueeze(-1));
-    if (rule_.delta) delta_ = batches_.gather(rule_.delta->unsqueeze(-1));
-    if (rule_.window > 1 && !weight_.defined()) weight_ = 1 - batches_.padding();
-    mixing_ = make_mixing(rule_, batches_);
-    last_ = batches_.last_token();
+    q_ = batches_.gather(args.q);
+    const Tensor k = batches_.gather(args.k);
+    const auto gathered = [&](const std::optional<Tensor>& gate) {
+      return gate ? batches_.gather(gate->unsqueeze(-1)) : Tensor();
+    };
+    Tensor weight = gathered(rule_.gradient_weight);
+    if (rule_.window > 1 && !weight.defined()) weight = 1 - batches_.padding();
+    tokens_ = {.q = batches_.pieces(q_),
+               .k = batches_.pieces(k),
+               .v = batches_.pieces(batches_.gather(args.v)),
+               .weight = batches_.pieces(weight),
+               .delta = batches_.pieces(gathered(rule_.delta))};
+    prepare_mixing(k);
   }
 
   FastWeightResult run();
 
  private:
+  using Pieces = MiniBatches::Pieces;
+  /// Mixing, cut by position.
+  struct MixingPieces {
+    Pieces keep, carry, decay, into, sum, apply;
+    Mixing at(const Step& step) const {
+      return {.keep = step.of(keep),
+              .carry = step.of(carry),
+              .decay = step.of(decay),
+              .into = step.of(into),
+              .sum = step.of(sum),
+              .apply = step.of(apply)};
+    }
+  };
+  struct TokenPieces {
+    Pieces q, k, v, weight, delta;
+  };
+
+  void prepare_mixing(const Tensor& k);
+  MixingPieces cut(const Mixing& mixing) const;
   States unpack(const Tensors& all) const;
   Tensors body(const Step& step, const Tensors& all);
 
-  Mixing mixing_at(const Step& step) const;
   Tensor read(const Tensors& base, const Tensors& S, const Gradients& g, const Mixing& m,
-              const Tensor& q) const;
-  Tensor spread(const Tensor& x, const Tensor& g, const Tensor& q, const Mixing& m) const;
+              const Step& step) const;
+  Tensor written_at(const Tensor& start, size_t layer, const Gradients& g, const Tensor& q, const Mixing& m,
+                    const Step& step) const;
   Tensor weights_of_tokens(const Tensor& A, const Tensor& S, const Tensor& x, const Tensor& g,
                            const Mixing& m) const;
   Tensor read_written_out(const Tensors& each, const Tensor& q) const;
-  Tensor next_weights(const Tensor& A, const Tensor& S, const Tensor& x, const Tensor& g, const Mixing& m,
-                      const Tensor& last) const;
-  Tensor next_sum(const Tensor& S, const Tensor& x, const Tensor& g, const Mixing& m, const Tensor& last,
+  Tensor next_weights(const Tensor& A, const Tensor& S, const Tensor& x, const Tensor& g,
+                      const Mixing& end) const;
+  Tensor next_sum(const Tensor& S, const Tensor& x, const Tensor& g, const Mixing& end,
                   const Step& step) const;
   Tensors next_recent(const Tensors& window, const Tensor& last) const;
   /// Whether S at a chunk's start reaches its weights. TTT's is 0 unless the chunk continues a mini-batch.
@@ -130,9 +156,12 @@ class FastWeightPass {
   MemoryModel model_;
   size_t layers_;
   bool written_out_, has_sum_;
-  Tensor q_, k_, v_, weight_, delta_, last_;
-  Mixing mixing_;
-  Tensors outputs_;
+  Tensor q_;  // [Z,C,K]
+  TokenPieces tokens_;
+  MixingPieces mixing_, end_;  // of all tokens, and of each chunk's last one alone
+  Pieces last_;
+  Pieces products_;  // into_tj (q_t x_j) of the first layer, where x is known before the pass
+  Tensors outputs_;  // of the last layer, before what finishes it
 };
 
 States FastWeightPass::unpack(const Tensors& all) const {
@@ -150,32 +179,54 @@ States FastWeightPass::unpack(const Tensors& all) const {
   return states;
 }
 
-Mixing FastWeightPass::mixing_at(const Step& step) const {
-  return {.keep = step.of(mixing_.keep),
-          .carry = step.of(mixing_.carry),
-          .decay = step.of(mixing_.decay),
-          .into = step.of(mixing_.into),
-          .sum = step.of(mixing_.sum),
-          .apply = step.of(mixing_.apply)};
+FastWeightPass::MixingPieces FastWeightPass::cut(const Mixing& mixing) const {
+  return {.keep = batches_.pieces(mixing.keep),
+          .carry = batches_.pieces(mixing.carry),
+          .decay = batches_.pieces(mixing.decay),
+          .into = batches_.pieces(mixing.into),
+          .sum = batches_.pieces(mixing.sum),
+          .apply = batches_.pieces(mixing.apply)};
 }
 
-/// The gradients' part of the read of q, sum_j into_tj (q_t x_j) g_j.
-Tensor FastWeightPass::spread(const Tensor& x, const Tensor& g, const Tensor& q, const Mixing& m) const {
-  const Tensor products = at::bmm(q, x.mT());
-  if (!m.by_channel()) return at::bmm(m.into * products, g);
-  return at::matmul(m.into * products.unsqueeze(1), g.mT().unsqueeze(-1)).squeeze(-1).transpose(1, 2);
+/// All that follows from the tokens alone, for all positions at once.
+void FastWeightPass::prepare_mixing(const Tensor& k) {
+  const Mixing all = make_mixing(rule_, batches_);
+  const Tensor last = batches_.last_token();
+  const auto at_end = [&](const Tensor& rows) { return rows.defined() ? at::bmm(last, rows) : rows; };
+  mixing_ = cut(all);
+  last_ = batches_.pieces(last);
+  end_ = cut({.keep = at_end(all.keep),
+              .carry = at_end(all.carry),
+              .decay = at_end(all.decay),
+              .into = all.by_channel() ? at::matmul(last.unsqueeze(1), all.into) : at_end(all.into),
+              .sum = at_end(all.sum),
+              .apply = {}});
+  if (rule_.window == 1 && !all.by_channel() && !written_out_)
+    products_ = batches_.pieces(all.into * at::bmm(model_.lift(q_), model_.lift(k).mT()));
+}
+
+/// What tokens read with the weights after them, x_t keep_t A - sum_j into_tj (x_t x_j) g_j, x_t the layer's
+/// input for q_t.
+Tensor FastWeightPass::written_at(const Tensor& start, size_t layer, const Gradients& g, const Tensor& x,
+                                  const Mixing& m, const Step& step) const {
+  const Tensor before = kept(m.keep, at::bmm(x, start));
+  if (layer == 0 && !products_.empty()) return at::baddbmm(before, step.of(products_), g.outputs[0], 1, -1);
+  const Tensor products = at::bmm(x, g.inputs[layer].mT());
+  if (!m.by_channel()) return at::baddbmm(before, m.into * products, g.outputs[layer], 1, -1);
+  const Tensor written = at::matmul(m.into * products.unsqueeze(1), g.outputs[layer].mT().unsqueeze(-1));
+  return before - written.squeeze(-1).transpose(1, 2);
 }
 
 /// The dual form: reads without the weights of single tokens.
 Tensor FastWeightPass::read(const Tensors& base, const Tensors& S, const Gradients& g, const Mixing& m,
-                            const Tensor& q) const {
-  Tensor x = model_.lift(q), z;
+                            const Step& step) const {
+  Tensor x = model_.lift(step.of(tokens_.q)), z;
   for (size_t l = 0; l < layers_; ++l) {
     if (l > 0) x = model_.hidden(z);
-    z = kept(m.keep, at::bmm(x, base[l])) - spread(g.inputs[l], g.outputs[l], x, m);
+    z = written_at(base[l], l, g, x, m, step);
     if (carries()) z = z - m.carry * at::bmm(x, S[l]);
   }
-  return model_.finish(z, q);
+  return z;
 }
 
 /// A_t of every token, [Z,C,in,out].
@@ -202,29 +253,22 @@ Tensor FastWeightPass::read_written_out(const Tensors& each, const Tensor& q) co
     if (l > 0) x = model_.hidden(z);
     z = at::matmul(x.unsqueeze(2), model_.project(each[l])).squeeze(2);
   }
-  return model_.finish(z, q);
+  return z;
 }
 
 /// A after the chunk's last token.
 Tensor FastWeightPass::next_weights(const Tensor& A, const Tensor& S, const Tensor& x, const Tensor& g,
-                                    const Mixing& m, const Tensor& last) const {
-  const Tensor keep = m.keep.defined() ? at::bmm(last, m.keep) : m.keep;
-  if (m.by_channel()) {
-    const Tensor into = at::matmul(last.unsqueeze(1), m.into).squeeze(2);  // [Z,V,C]
-    return kept(keep, A) - at::bmm(x.mT(), into.mT() * g);
-  }
-  const Tensor into = (at::bmm(last, m.into)).mT();
-  Tensor next = kept(keep, A) - at::bmm(x.mT(), into * g);
-  if (carries()) next = next - at::bmm(last, m.carry) * S;
-  return next;
+                                    const Mixing& end) const {
+  const Tensor into = end.by_channel() ? end.into.squeeze(2).mT() : end.into.mT();  // [Z,C,1 or V]
+  const Tensor next = at::baddbmm(kept(end.keep, A), x.mT(), into * g, 1, -1);
+  return carries() && !end.by_channel() ? next - end.carry * S : next;
 }
 
 /// S after the chunk's last token; it restarts after a mini-batch where the rule says so.
-Tensor FastWeightPass::next_sum(const Tensor& S, const Tensor& x, const Tensor& g, const Mixing& m,
-                                const Tensor& last, const Step& step) const {
+Tensor FastWeightPass::next_sum(const Tensor& S, const Tensor& x, const Tensor& g, const Mixing& end,
+                                const Step& step) const {
   if (!rule_.accumulate && step.all_close) return at::zeros_like(S);
-  const Tensor sum = (at::bmm(last, m.sum)).mT();
-  const Tensor next = at::bmm(last, m.decay) * S + at::bmm(x.mT(), sum * g);
+  const Tensor next = at::baddbmm(end.decay * S, x.mT(), end.sum.mT() * g);
   return !rule_.accumulate && step.any_close ? next.masked_fill(step.closes, 0) : next;
 }
 
@@ -239,13 +283,12 @@ Tensors FastWeightPass::next_recent(const Tensors& window, const Tensor& last) c
 
 Tensors FastWeightPass::body(const Step& step, const Tensors& all) {
   const States now = unpack(all);
-  const Tensor q = step.of(q_), last = step.of(last_);
-  const Mixing m = mixing_at(step);
-  Tensors window{step.of(k_), step.of(v_), step.of(weight_)};
+  const Mixing m = mixing_.at(step), end = end_.at(step);
+  Tensors window{step.of(tokens_.k), step.of(tokens_.v), step.of(tokens_.weight)};
   for (size_t i = 0; i < now.recent.size(); ++i) window[i] = at::cat({now.recent[i], window[i]}, 1);
   Tensors W;
   for (const Tensor& start : now.start) W.push_back(model_.project_start(start));
-  const Gradients g = model_.gradients(W, window[0], window[1], window[2], step.of(delta_));
+  const Gradients g = model_.gradients(W, window[0], window[1], window[2], step.of(tokens_.delta));
 
   const Tensors& base = rule_.accumulate ? now.A : now.start;
   Tensors each, A, S, start;
@@ -253,24 +296,25 @@ Tensors FastWeightPass::body(const Step& step, const Tensors& all) {
     const Tensor sum = has_sum_ ? now.S[l] : Tensor();
     if (written_out_) each.push_back(weights_of_tokens(base[l], sum, g.inputs[l], g.outputs[l], m));
     A.push_back(rule_.newton_schulz
-                    ? at::bmm(last, each[l].flatten(2)).view(base[l].sizes())
-                    : model_.settle(next_weights(base[l], sum, g.inputs[l], g.outputs[l], m, last)));
-    if (has_sum_) S.push_back(next_sum(sum, g.inputs[l], g.outputs[l], m, last, step));
+                    ? at::bmm(step.of(last_), each[l].flatten(2)).view(base[l].sizes())
+                    : model_.settle(next_weights(base[l], sum, g.inputs[l], g.outputs[l], end)));
+    if (has_sum_) S.push_back(next_sum(sum, g.inputs[l], g.outputs[l], end, step));
     start.push_back(step.all_close   ? A[l]
                     : step.any_close ? at::where(step.closes, A[l], now.start[l])
                                      : now.start[l]);
   }
-  outputs_.push_back(written_out_ ? read_written_out(each, q) : read(base, now.S, g, m, q));
+  outputs_.push_back(written_out_ ? read_written_out(each, step.of(tokens_.q))
+                                  : read(base, now.S, g, m, step));
 
-  return States{A, S, start, rule_.window > 1 ? next_recent(window, last) : Tensors{}}.all();
+  return States{A, S, start, rule_.window > 1 ? next_recent(window, step.of(last_)) : Tensors{}}.all();
 }
 
 FastWeightResult FastWeightPass::run() {
   const Tensors all = batches_.run(initial_states(args_).all(), [&](const Step& step, const Tensors& states) {
     return body(step, states);
   });
-  return {.o = batches_.scatter(at::cat(outputs_), args_.q.scalar_type()),
-          .state = public_state(unpack(all))};
+  const Tensor o = model_.finish(at::cat(outputs_), q_);
+  return {.o = batches_.scatter(o, args_.q.scalar_type()), .state = public_state(unpack(all))};
 }
 
 }  // namespace

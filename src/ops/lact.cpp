@@ -131,11 +131,12 @@ LactState LactPass::after_previous(const LactState& state, const MiniBatches::St
 
 LactResult LactPass::run(const LactState& state, at::ScalarType type) {
   Tensors outputs;
+  const MiniBatches::Pieces queries = batches_.pieces(q_);
   const Tensors last = batches_.run(flat(state), [&](const MiniBatches::Step& step, const Tensors& all) {
     LactState now = unflat(all);
     if (previous_begin_ >= 0) now = after_previous(now, step);
     previous_begin_ = step.begin;
-    outputs.push_back(read(now.weights, step.of(q_)));
+    outputs.push_back(read(now.weights, step.of(queries)));
     return flat(now);
   });
   return {.o = batches_.scatter(at::cat(outputs), type), .state = unflat(last)};

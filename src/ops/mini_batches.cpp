@@ -145,6 +145,13 @@ Tensor MiniBatches::places() const {
   return (first + at::arange(slots_, first.options())).clamp_max_(size_ - 1);
 }
 
+MiniBatches::Pieces MiniBatches::pieces(const Tensor& x) const {
+  if (!x.defined()) return {};
+  std::vector<int64_t> rows;
+  for (int64_t p = 0; p < layout_->positions(); ++p) rows.push_back(layout_->chunks_at(p).count * heads_);
+  return at::split_with_sizes(x, rows);
+}
+
 MiniBatches::Step MiniBatches::step(int64_t position) const {
   const auto [begin, count] = layout_->chunks_at(position);
   Tensor closes = at::empty({count}, at::kBool);
@@ -154,7 +161,7 @@ MiniBatches::Step MiniBatches::step(int64_t position) const {
     closes.mutable_data_ptr<bool>()[i] = ends;
     closed += ends;
   }
-  Step step{begin * heads_, count * heads_, closed == count, closed > 0, {}};
+  Step step{position, begin * heads_, count * heads_, closed == count, closed > 0, {}};
   if (step.any_close && !step.all_close)
     step.closes = closes.to(device_).repeat_interleave(heads_).view({-1, 1, 1});
   return step;

@@ -38,12 +38,20 @@ class MiniBatches {
   /// Place in its mini-batch of every slot, [Z,C] int64, below its size.
   at::Tensor places() const;
 
+  /// A gathered tensor cut by position, all at once: autograd then joins the gradients of the pieces in one
+  /// pass, where every narrow would fill a whole tensor for its own. Empty for an undefined one.
+  using Pieces = std::vector<at::Tensor>;
+  Pieces pieces(const at::Tensor& x) const;
+
   /// Chunks at one position of their sequences.
   struct Step {
+    int64_t position;
     int64_t begin, count;       ///< rows of gathered tensors
     bool all_close, any_close;  ///< whether these chunks end their mini-batches
     at::Tensor closes;          ///< [count,1,1] bool where some do and some do not
-    at::Tensor of(const at::Tensor& x) const { return x.defined() ? x.narrow(0, begin, count) : x; }
+    at::Tensor of(const Pieces& x) const {
+      return x.empty() ? at::Tensor() : x[static_cast<size_t>(position)];
+    }
   };
   using States = std::vector<at::Tensor>;
   /// Takes the states of all sequences [N,H,...] through their chunks in order: `body` gets those of the
