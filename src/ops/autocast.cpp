@@ -91,9 +91,21 @@ Tensor gate_step(const Tensor& q, const Tensor& k, const Tensor& w, const Tensor
       to.narrow(erase_read), to.narrow(erase_key), scale, erase_undecayed, read_values);
 }
 
+/// Backward passes, which may be called where autocast is on: their operands have their types already.
+void below_autocast(const c10::OperatorHandle& backward, torch::jit::Stack* stack) {
+  const c10::impl::ExcludeDispatchKeyGuard below(c10::autocast_dispatch_keyset);
+  backward.callBoxed(stack);
+}
+
+void register_backward(torch::Library& m) {
+  for (const char* name : {"_prism_chunk_backward", "_prism_refine_backward", "_vector_gate_backward"})
+    m.impl(name, torch::CppFunction::makeFromBoxedFunction<&below_autocast>());
+}
+
 }  // namespace
 
 TORCH_LIBRARY_IMPL(prism, AutocastCPU, m) {
+  register_backward(m);
   m.impl("prism_chunk", chunk<at::kCPU>);
   m.impl("prism_step", chunk_step<at::kCPU>);
   m.impl("prism_refine", refine<at::kCPU>);
@@ -101,6 +113,7 @@ TORCH_LIBRARY_IMPL(prism, AutocastCPU, m) {
   m.impl("vector_gate_step", gate_step<at::kCPU>);
 }
 TORCH_LIBRARY_IMPL(prism, AutocastCUDA, m) {
+  register_backward(m);
   m.impl("prism_chunk", chunk<at::kCUDA>);
   m.impl("prism_step", chunk_step<at::kCUDA>);
   m.impl("prism_refine", refine<at::kCUDA>);

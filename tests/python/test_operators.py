@@ -215,6 +215,21 @@ def test_autocast():
         assert x.dtype == torch.float32
 
 
+@pytest.mark.parametrize("implementation", ["fused", "composed"])
+def test_backward_where_autocast_is_on(implementation):
+    named = tensors(torch.float32)
+    gradients = []
+    for inside in (False, True):
+        with torch.autocast("cpu", torch.bfloat16):
+            o, _ = prism.prism_chunk(**named, implementation=implementation)
+            w, _, _ = prism.prism_refine(named["w"][:, :, 0], None, named["w"], None, implementation=implementation)
+            with torch.autocast("cpu", enabled=inside):
+                loss = o.float().square().sum() + w.float().square().sum()
+                gradients.append(torch.autograd.grad(loss, list(named.values())))
+    for outside, inside in zip(*gradients):
+        assert torch.equal(outside, inside)
+
+
 def test_fake_and_meta_tensors():
     named = tensors(torch.bfloat16, lengths=[3, 0, 8])
     with torch._subclasses.FakeTensorMode(allow_non_fake_inputs=True) as mode:

@@ -6,10 +6,19 @@
 
 #include "prism/compare/compare_recipe.h"
 #include "prism/models/recommender.h"
+#include "prism/train/train_config.h"
 
 namespace prism {
 
-/// Everything that defines a measurement of one mixer layer: sections [run], [speed], [model] and [mixer].
+/// Section [train], as much of it as the speed of a layer depends on.
+struct SpeedTrainConfig {
+  Precision precision = Precision::kFp32;
+  static constexpr auto fields =
+      std::tuple{Field{"precision", &SpeedTrainConfig::precision, Any{}, "", "bf16: of matrix products"}};
+};
+
+/// Everything that defines a measurement of one mixer layer: sections [run], [speed], [train], [model] and
+/// [mixer].
 class SpeedRecipe {
  public:
   explicit SpeedRecipe(const std::string& mixer = "prism");
@@ -18,6 +27,7 @@ class SpeedRecipe {
 
   RunConfig run;
   SpeedConfig config;
+  SpeedTrainConfig train;
   ModelSpec model;
   Settings settings;  ///< bound to the members above
 };
@@ -32,7 +42,8 @@ struct LayerSpeed {
 
 /// One layer (the mixer of the first block, with the input convolution where the recipe has one; for a mixer
 /// that is a whole block the block) on config.sequences random sequences of `length` tokens. Medians of at
-/// least three passes after one to warm up.
+/// least three passes after some to warm up; on a GPU passes are replayed as graphs, as the steps of a
+/// training are, where they can be recorded.
 LayerSpeed measure_layer(const SpeedRecipe& recipe, int64_t length, c10::Device device);
 
 }  // namespace prism
