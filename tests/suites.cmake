@@ -11,9 +11,8 @@ function(prism_add_suites program prefix)
     string(STRIP ${suite} suite)
     string(REGEX REPLACE "[.]$" "" name ${suite})
     add_test(${prefix}.${name} ${program} --gtest_filter=${suite}*)
-    # Tests run side by side: threads that wait by spinning would take the others' cores (20 s instead of 3).
     # Skipped: nothing passed, and the last line names a skipped test, not a failed one.
-    set_tests_properties(${prefix}.${name} PROPERTIES TIMEOUT 900 ENVIRONMENT OMP_WAIT_POLICY=PASSIVE
+    set_tests_properties(${prefix}.${name} PROPERTIES TIMEOUT 900 ENVIRONMENT "${PRISM_TEST_ENVIRONMENT}"
       SKIP_REGULAR_EXPRESSION "PASSED  . 0 tests.*SKIPPED . [^\n]*\n*$")
   endforeach()
 endfunction()

@@ -192,7 +192,8 @@ TEST_F(CompareCommand, ProbesAndSpeedGiveAGrid) {
       "--json --out " +
       path("speed"));
   ASSERT_EQ(speed.status, 0) << speed.err;
-  for (const json& row : speed.json()["rows"])
+  const json timed = speed.json();
+  for (const json& row : timed["rows"])
     for (const char* figure :
          {"train_tokens_per_second", "forward_tokens_per_second", "step_seconds", "state_bytes"})
       EXPECT_GT(row["figures"][figure]["mean"].get<double>(), 0) << figure;

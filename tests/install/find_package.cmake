@@ -1,6 +1,6 @@
 # Installs the build into a fresh prefix, builds examples/find_package against it, and runs it on a run that the
 # installed command trained.
-#   cmake -DBUILD=<build folder> -DSOURCE=<source folder> -P find_package.cmake
+#   cmake -DBUILD=<build folder> -DSOURCE=<source folder> [-DSANITIZER=<of the build>] -P find_package.cmake
 set(work ${BUILD}/install-test)
 file(REMOVE_RECURSE ${work})
 file(MAKE_DIRECTORY ${work})
@@ -13,9 +13,14 @@ function(step name)
   set(output "${out}" PARENT_SCOPE)
 endfunction()
 
+set(flags)
+if(SANITIZER)  # its runtime comes with the program
+  set(flags -DCMAKE_CXX_FLAGS=-fsanitize=${SANITIZER})
+endif()
+
 step("install" ${CMAKE_COMMAND} --install ${BUILD} --prefix ${work}/prefix)
 step("configure" ${CMAKE_COMMAND} -G Ninja -S ${SOURCE}/examples/find_package -B ${work}/example
-  -DCMAKE_PREFIX_PATH=${work}/prefix -DCMAKE_BUILD_TYPE=Release)
+  -DCMAKE_PREFIX_PATH=${work}/prefix -DCMAKE_BUILD_TYPE=Release ${flags})
 step("build" ${CMAKE_COMMAND} --build ${work}/example)
 
 set(log "user_id,item_id,timestamp\n")

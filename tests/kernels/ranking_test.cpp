@@ -228,7 +228,8 @@ TEST(Ranking, AllowedItemsLimitTheListButNeverHideATarget) {
 TEST(Ranking, MetricCases) {
   std::ifstream file(std::string(PRISM_SHARED_DIR) + "/data/rec/metric_cases.json");
   if (!file) GTEST_SKIP() << "skipped: no metric_cases.json";
-  for (const auto& test : nlohmann::json::parse(file)["cases"]) {
+  const auto cases = nlohmann::json::parse(file);
+  for (const auto& test : cases["cases"]) {
     std::vector<float> vectors;
     for (const auto& score : test["scores"]) vectors.push_back(score.is_null() ? kNan : score.get<float>());
     const ItemPanels panels(vectors.data(), static_cast<int64_t>(vectors.size()), 1);
