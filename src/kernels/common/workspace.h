@@ -33,7 +33,7 @@ class Workspace {
   static std::byte* of_thread(size_t bytes) {
     thread_local Workspace workspace;
     if (workspace.size_ < bytes) workspace.grow(bytes);
-    return workspace.memory_.get();
+    return workspace.memory_.get();  // NOLINT(clang-analyzer-cplusplus.NewDelete): the thread outlives this
   }
 
  private:
