@@ -46,13 +46,16 @@ struct Inputs {
     const auto wide = [&] { return at::randn({o.batch, o.length, o.heads, o.head_width}); };
     const auto unit = [](const Tensor& x) { return x / x.norm(2, -1, true); };
     q = leaf(unit(wide())), k = leaf(unit(wide())), p = leaf(unit(wide())), v = leaf(wide());
+    positive_q = leaf(q.detach().abs()), positive_k = leaf(k.detach().abs());
     b = leaf(at::rand(heads)), g = leaf(-0.1 * at::rand(heads));
     curvature_b = leaf(at::rand(heads)), curvature_g = leaf(-0.1 * at::rand(heads));
     scale = leaf(at::full({o.heads}, -0.2));
     up = wide().to(type);
   }
-  std::vector<Tensor> leaves() const { return {q, k, p, v, b, g, curvature_b, curvature_g, scale}; }
-  Tensor q, k, p, v, b, g, curvature_b, curvature_g, scale, up;
+  std::vector<Tensor> leaves() const {
+    return {q, k, positive_q, positive_k, p, v, b, g, curvature_b, curvature_g, scale};
+  }
+  Tensor q, k, positive_q, positive_k, p, v, b, g, curvature_b, curvature_g, scale, up;
 };
 
 Tensor write(const Tensor& gate, const Tensor& value) { return (gate.unsqueeze(-1) * value).unsqueeze(2); }
@@ -78,8 +81,8 @@ const std::vector<Op>& operations() {
       {"linear_norm",
        [](const Inputs& in) {
          const Tensor zero = at::zeros_like(in.b).detach();
-         return normalised(prism_chunk({.q = in.q.abs(),
-                                        .k = in.k.abs().unsqueeze(2),
+         return normalised(prism_chunk({.q = in.positive_q,
+                                        .k = in.positive_k.unsqueeze(2),
                                         .w = with_normaliser_channel(in.v).unsqueeze(2),
                                         .b = zero,
                                         .g = zero})

@@ -3,6 +3,7 @@
 
 #include <ATen/Functions.h>
 #include <ATen/TensorOperators.h>
+#include <torch/csrc/autograd/custom_function.h>
 
 #include "mixers/delta_common.h"
 #include "prism/core/error.h"
@@ -23,14 +24,30 @@ LinearAttentionConfig checked(const LinearAttentionConfig& c) {
   return c;
 }
 
+/// [n, d] -> n / (d + eps). Autograd's own backward of narrow and division would take twice the passes.
+struct Normalised : torch::autograd::Function<Normalised> {
+  static at::Tensor forward(torch::autograd::AutogradContext* context, const at::Tensor& o) {
+    const int64_t width = o.size(-1) - 1;
+    const at::Tensor denominator = o.narrow(-1, width, 1) + kDenominatorEps;
+    at::Tensor y = o.narrow(-1, 0, width) / denominator;
+    context->save_for_backward({y, denominator});
+    return y;
+  }
+  static torch::autograd::variable_list backward(torch::autograd::AutogradContext* context,
+                                                 const torch::autograd::variable_list& grads) {
+    const auto saved = context->get_saved_variables();
+    const at::Tensor numerator = grads[0] / saved[1];
+    return {at::cat({numerator, -(numerator * saved[0]).sum(-1, /*keepdim=*/true)}, -1)};
+  }
+};
+
 }  // namespace
 
-at::Tensor with_normaliser_channel(const at::Tensor& v) { return at::constant_pad_nd(v, {0, 1}, 1); }
-
-at::Tensor normalised(const at::Tensor& o) {
-  const int64_t width = o.size(-1) - 1;
-  return o.narrow(-1, 0, width) / (o.narrow(-1, width, 1) + kDenominatorEps);
+at::Tensor with_normaliser_channel(const at::Tensor& v) {
+  return at::cat({v, at::ones_like(v.narrow(-1, 0, 1))}, -1);
 }
+
+at::Tensor normalised(const at::Tensor& o) { return Normalised::apply(o); }
 
 LinearAttention::LinearAttention(const Config& given, int64_t width)
     : MatrixMixer(
