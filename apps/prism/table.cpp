@@ -103,6 +103,7 @@ std::string Table::text() const {
   for (const auto& line : lines)
     for (size_t c = 0; c < line.size(); ++c) widths[c] = std::max(widths[c], display_width(line[c]));
   std::vector<std::string> rule;
+  rule.reserve(widths.size());
   for (const size_t width : widths) rule.emplace_back(width, '-');
   lines.insert(lines.begin() + 1, rule);
   std::string out;
@@ -146,6 +147,7 @@ std::string Table::markdown() const {
   out += '\n';
   for (const auto& row : rows_) {
     std::vector<std::string> cells;
+    cells.reserve(row.size());
     for (const Cell& cell : row) cells.push_back(cell_text(cell, decimals_));
     out += line(cells);
   }

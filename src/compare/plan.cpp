@@ -34,6 +34,7 @@ std::string folder_name(const std::string& label) {
 size_t reference_of(const CompareRecipe& recipe, const std::vector<Variant>& variants) {
   if (recipe.compare.reference.empty()) return 0;
   std::vector<std::string> labels;
+  labels.reserve(variants.size());
   for (const Variant& variant : variants) labels.push_back(variant.label);
   const auto found = std::find(labels.begin(), labels.end(), recipe.compare.reference);
   if (found == labels.end())

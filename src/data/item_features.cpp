@@ -59,7 +59,7 @@ at::Tensor read_npy(const std::string& file) {
   const auto size = static_cast<int64_t>(c10::elementSize(type));
   check(rows <= static_cast<int64_t>(bytes.size() - start) / size / columns,
         "{}: ends before its {} x {} elements", file, rows, columns);
-  const at::Tensor values = at::empty({rows, columns}, type);
+  at::Tensor values = at::empty({rows, columns}, type);
   std::memcpy(values.mutable_data_ptr(), bytes.data() + start, values.nbytes());
   return values;
 }
@@ -89,7 +89,7 @@ at::Tensor read_item_features(const DataConfig& config, const Vocabulary& items)
   check(names.size() == matrix.size(0), "item_features: {} has {} rows, {} names {} items", file,
         matrix.size(0), config.item_feature_ids, names.size());
   check(matrix.isfinite().all().item<bool>(), "item_features: {} holds values that are not finite", file);
-  const at::Tensor features = at::zeros({items.size(), matrix.size(1)});
+  at::Tensor features = at::zeros({items.size(), matrix.size(1)});
   int64_t known = 0;
   for (int64_t item = 0; item < items.size(); ++item) {
     const int64_t row = names.find(items.name(item));

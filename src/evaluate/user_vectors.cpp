@@ -62,7 +62,7 @@ std::vector<Slice> cut_batches(std::span<const History> histories, int64_t max_l
 }
 
 /// The vectors of one batch into out [histories, D].
-void run_batch(Recommender& model, std::span<const History> batch, int64_t ticks, at::Tensor out) {
+void run_batch(Recommender& model, std::span<const History> batch, int64_t ticks, const at::Tensor& out) {
   const c10::NoGradGuard no_grad;
   const int64_t max_length = model.config().max_length;
   std::vector<History> histories(batch.begin(), batch.end());
@@ -124,8 +124,7 @@ at::Tensor user_vectors(Recommender& model, std::span<const History> histories, 
                         int64_t batch_tokens) {
   const c10::NoGradGuard no_grad;
   const EvaluationMode mode(model);
-  const at::Tensor out =
-      at::empty({static_cast<int64_t>(histories.size()), model.config().width}, at::kFloat);
+  at::Tensor out = at::empty({static_cast<int64_t>(histories.size()), model.config().width}, at::kFloat);
   const auto batches = cut_batches(histories, model.config().max_length, batch_tokens);
   const auto run = [&](const Slice& batch) {
     run_batch(model, histories.subspan(batch.first, batch.last - batch.first), ticks,

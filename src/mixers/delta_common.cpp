@@ -44,7 +44,7 @@ at::Tensor convolve(const at::Tensor& input, const at::Tensor& weight, const at:
                     const Packing& packing, MixerState* state) {
   if (!state) return short_conv(input, weight, bias, packing);
   at::Tensor& history = state->tensors.at("conv");
-  const at::Tensor convolved = short_conv(input, weight, bias, packing, history);
+  at::Tensor convolved = short_conv(input, weight, bias, packing, history);
   history = short_conv_history(input, weight.size(1), packing, history);
   return convolved;
 }

@@ -67,7 +67,7 @@ at::Tensor FastWeightMixer::prefill(const at::Tensor& x_BTD, const Packing& pack
       state.tensors["conv"] =
           at::zeros({sequences, conv_weight_.size(0), conv_weight_.size(1) - 1}, x_BTD.options());
   }
-  const at::Tensor y = mix(x_BTD, packing, &state);
+  at::Tensor y = mix(x_BTD, packing, &state);
   state.advance(x_BTD, packing);
   return y;
 }

@@ -80,7 +80,7 @@ at::Tensor Hstu::forward_with_gaps(const at::Tensor& x_BTD, const Packing& packi
 
 at::Tensor Hstu::prefill_with_gaps(const at::Tensor& x_BTD, const Packing& packing, const at::Tensor& gaps,
                                    MixerState& state) {
-  const at::Tensor y = mix(x_BTD, packing, gaps, state, {});
+  at::Tensor y = mix(x_BTD, packing, gaps, state, {});
   state.advance(x_BTD, packing);
   return y;
 }

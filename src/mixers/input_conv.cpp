@@ -31,7 +31,7 @@ at::Tensor InputConv::take_history(MixerState& state, int64_t sequences, const a
 
 at::Tensor InputConv::prefill(const at::Tensor& x_BTD, const Packing& packing, MixerState& state) {
   const at::Tensor history = take_history(state, packing.sequences(x_BTD), x_BTD);
-  const at::Tensor y = mixer_->prefill(short_conv(x_BTD, weight_, bias_, packing, history), packing, state);
+  at::Tensor y = mixer_->prefill(short_conv(x_BTD, weight_, bias_, packing, history), packing, state);
   state.tensors[kHistory] = short_conv_history(x_BTD, weight_.size(1), packing, history);
   return y;
 }
@@ -39,7 +39,7 @@ at::Tensor InputConv::prefill(const at::Tensor& x_BTD, const Packing& packing, M
 at::Tensor InputConv::step(const at::Tensor& x_BD, MixerState& state) {
   const at::NoGradGuard no_gradient;
   const at::Tensor history = take_history(state, x_BD.size(0), x_BD);
-  const at::Tensor y = mixer_->step(short_conv_step(x_BD, weight_, bias_, history), state);
+  at::Tensor y = mixer_->step(short_conv_step(x_BD, weight_, bias_, history), state);
   state.tensors[kHistory] = history;
   return y;
 }

@@ -98,7 +98,7 @@ at::Tensor Mom::read(const MemoryRouting& routing, const at::Tensor& projected,
   for (const StateTensor& tensor : base_->state_tensors())
     memories.tensors[tensor.name] = stream.state(tensor.name)->transpose(0, 1).flatten(0, 1);
   memories.lengths.assign(routing.packing().offsets().size() - 1, 0);
-  const at::Tensor o = base_->read(projected, {routing.packing(), &memories});
+  at::Tensor o = base_->read(projected, {routing.packing(), &memories});
   for (const auto& [name, tensor] : memories.tensors)
     stream.set_state(name, tensor.unflatten(0, {routing.memories(), -1}).transpose(0, 1).contiguous());
   return o;

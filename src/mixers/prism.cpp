@@ -117,7 +117,7 @@ at::Tensor Prism::forward(const at::Tensor& x_BTD, const Packing& packing) {
 
 at::Tensor Prism::prefill(const at::Tensor& x_BTD, const Packing& packing, MixerState& state) {
   start(state, packing.sequences(x_BTD), x_BTD);
-  const at::Tensor y = mix(x_BTD, packing, &state);
+  at::Tensor y = mix(x_BTD, packing, &state);
   state.advance(x_BTD, packing);
   return y;
 }

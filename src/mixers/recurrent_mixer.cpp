@@ -36,7 +36,7 @@ at::Tensor TokenStream::convolve(const at::Tensor& x, const at::Tensor& weight,
   if (!state_) return short_conv(x, weight, bias, packing_);
   const at::Tensor history = state_->tensors.at("conv");
   if (single_) return short_conv_step(x, weight, bias, history);
-  const at::Tensor convolved = short_conv(x, weight, bias, packing_, history);
+  at::Tensor convolved = short_conv(x, weight, bias, packing_, history);
   set_state("conv", short_conv_history(x, weight.size(1), packing_, history));
   return convolved;
 }
@@ -59,7 +59,7 @@ at::Tensor RecurrentMixer::forward(const at::Tensor& x_BTD, const Packing& packi
 
 at::Tensor RecurrentMixer::prefill(const at::Tensor& x_BTD, const Packing& packing, MixerState& state) {
   start(state, packing.sequences(x_BTD), x_BTD);
-  const at::Tensor y = mix(x_BTD, {packing, &state});
+  at::Tensor y = mix(x_BTD, {packing, &state});
   state.advance(x_BTD, packing);
   return y;
 }
@@ -67,7 +67,7 @@ at::Tensor RecurrentMixer::prefill(const at::Tensor& x_BTD, const Packing& packi
 at::Tensor RecurrentMixer::step(const at::Tensor& x_BD, MixerState& state) {
   const at::NoGradGuard no_gradient;
   start(state, x_BD.size(0), x_BD);
-  const at::Tensor y = mix(x_BD, TokenStream::next_of(state));
+  at::Tensor y = mix(x_BD, TokenStream::next_of(state));
   for (int64_t& length : state.lengths) ++length;
   return y;
 }

@@ -66,7 +66,7 @@ at::Tensor SasrecBlock::forward(const at::Tensor& x_BTD, const Packing& packing)
 }
 
 at::Tensor SasrecBlock::prefill(const at::Tensor& x_BTD, const Packing& packing, MixerState& state) {
-  const at::Tensor y = sasrec_block(x_BTD, weights_, config_.heads, config_.norm, packing, {}, &state);
+  at::Tensor y = sasrec_block(x_BTD, weights_, config_.heads, config_.norm, packing, {}, &state);
   state.advance(x_BTD, packing);
   return y;
 }

@@ -42,7 +42,7 @@ at::Tensor SoftmaxAttention::forward(const at::Tensor& x_BTD, const Packing& pac
 }
 
 at::Tensor SoftmaxAttention::prefill(const at::Tensor& x_BTD, const Packing& packing, MixerState& state) {
-  const at::Tensor y = mix(x_BTD, packing, &state);
+  at::Tensor y = mix(x_BTD, packing, &state);
   state.advance(x_BTD, packing);
   return y;
 }

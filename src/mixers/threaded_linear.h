@@ -22,7 +22,8 @@ inline at::Tensor threaded_linear(const at::Tensor& x, const at::Tensor& weight)
   if (!one_row) return at::linear(x, weight);
   std::vector<int64_t> shape = x.sizes().vec();
   const int64_t rows = shape.back() = weight.size(0), block = (rows + kBlocks - 1) / kBlocks;
-  const at::Tensor y = at::empty(shape, x.options()), from = x.detach().reshape(-1), to = y.view(-1),
+  at::Tensor y = at::empty(shape, x.options());
+  const at::Tensor from = x.detach().reshape(-1), to = y.view(-1),
                    W = weight.detach();  // the threads have modes of their own: gradients would be recorded
   at::parallel_for(0, kBlocks, /*grain_size=*/1, [&](int64_t begin, int64_t end) {
     for (int64_t i = begin; i < end; ++i) {

@@ -15,7 +15,7 @@ at::Tensor indices(const std::vector<int64_t>& values, const at::Tensor& like) {
 
 at::Tensor token_before(const at::Tensor& x, const TokenStream& stream) {
   if (stream.is_single()) {
-    const at::Tensor before = *stream.state("shift");
+    at::Tensor before = *stream.state("shift");
     stream.set_state("shift", x.detach().clone());
     return before;
   }

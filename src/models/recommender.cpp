@@ -52,11 +52,11 @@ Batch with_history(const Batch& batch, RecommenderState& state) {
       history[n] = at::cat({history[n], tokens.slice(0, offsets[n], offsets[n + 1])});
     return at::cat(history);
   };
-  const Batch whole{join(batch.items, state.items), join(batch.gaps, state.gaps), [&] {
-                      std::vector<int64_t> lengths;
-                      for (const at::Tensor& items : state.items) lengths.push_back(items.size(0));
-                      return Packing::packed(lengths);
-                    }()};
+  Batch whole{join(batch.items, state.items), join(batch.gaps, state.gaps), [&] {
+                std::vector<int64_t> lengths;
+                for (const at::Tensor& items : state.items) lengths.push_back(items.size(0));
+                return Packing::packed(lengths);
+              }()};
   state.blocks.clear();
   state.lengths.clear();
   return whole;

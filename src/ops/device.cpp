@@ -38,7 +38,7 @@ c10::Device require_device(const std::string& name) {
   if (index.empty() || index.size() > 3 || index.find_first_not_of("0123456789") != std::string::npos)
     usage_error("--device {}: expected cpu, cuda or cuda:N", name);
   load_cuda(name);
-  const int count = static_cast<int>(at::detail::getCUDAHooks().deviceCount());
+  const c10::DeviceIndex count = at::detail::getCUDAHooks().deviceCount();
   if (std::stoi(index) >= count) usage_error("--device {}: this machine has {} CUDA devices", name, count);
   const c10::Device device(c10::kCUDA, static_cast<c10::DeviceIndex>(std::stoi(index)));
   c10::impl::getDeviceGuardImpl(c10::kCUDA)->setDevice(device);  // kernels go to the current one's stream

@@ -167,7 +167,7 @@ class FastWeightPass {
 States FastWeightPass::unpack(const Tensors& all) const {
   auto next = all.begin();
   const auto take = [&](size_t count) {
-    const Tensors some(next, next + count);
+    Tensors some(next, next + count);
     next += count;
     return some;
   };

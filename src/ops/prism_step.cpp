@@ -63,7 +63,7 @@ Tensor step_fused(const Tensor& q, const Tensor& k, const Tensor& w, const Tenso
                                .erase_read = {},
                                .initial_state = nullptr};
   if (erase_read) in.erase_read = view(*erase_read, 2, held[5]);
-  const Tensor o = at::empty({q.size(0), w.size(2), w.size(3)}, q.options());
+  Tensor o = at::empty({q.size(0), w.size(2), w.size(3)}, q.options());
   // The kernels want a contiguous state; the CPU's computes in it, so a bf16 one is widened and rounded back.
   Tensor working = (cuda ? state : state.to(gate_type(q.scalar_type()))).contiguous();
   if (cuda && reinterpret_cast<uintptr_t>(working.const_data_ptr()) % 16 != 0) working = working.clone();
@@ -140,7 +140,7 @@ Tensor step_autograd(const Tensor& q, const Tensor& k, const Tensor& w, const Te
         "prism_step: not differentiable; call it without gradients (torch.no_grad, at::NoGradGuard) or use "
         "prism_chunk");
   at::AutoDispatchBelowADInplaceOrView guard;
-  const Tensor o = call_operator<StepSignature>("prism::prism_step", q, k, w, b, g, state, erase_read, scale);
+  Tensor o = call_operator<StepSignature>("prism::prism_step", q, k, w, b, g, state, erase_read, scale);
   torch::autograd::increment_version(state);
   return o;
 }

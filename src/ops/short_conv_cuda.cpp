@@ -55,7 +55,7 @@ struct ShortConvCuda : torch::autograd::Function<ShortConvCuda> {
     const c10::OptionalDeviceGuard guard(x.device());
     ConvKernelCall call(x, weight.size(1), history, offsets, sequences);
     call.set_weights(weight, bias);
-    const Tensor y = empty_like_input(x);
+    Tensor y = empty_like_input(x);
     check_launch("short_conv", cuda_kernels()->short_conv_forward(call.shape, call.in, y.mutable_data_ptr(),
                                                                   cuda_kernels()->current_stream()));
     return y;
@@ -119,7 +119,7 @@ Tensor short_conv_history_cuda(const Tensor& x, int64_t width, const Packing& pa
   const c10::OptionalDeviceGuard guard(x.device());
   const Tensor before = history_beside(x, history), offsets = offsets_beside(x, packing);
   const ConvKernelCall call(x, width, before, offsets, packing.sequences(x));
-  const Tensor last = at::empty({packing.sequences(x), x.size(2), width - 1}, x.options());
+  Tensor last = at::empty({packing.sequences(x), x.size(2), width - 1}, x.options());
   check_launch("short_conv", cuda_kernels()->short_conv_history(call.shape, call.in, last.mutable_data_ptr(),
                                                                 cuda_kernels()->current_stream()));
   return last;
@@ -131,7 +131,7 @@ Tensor short_conv_step_cuda(const Tensor& x, const Tensor& weight, const Tensor&
   const Tensor typed = weights_beside(x, weight), typed_bias = weights_beside(x, bias);
   ConvKernelCall call(x.unsqueeze(1), weight.size(1), Tensor(), Tensor(), x.size(0));
   call.set_weights(typed, typed_bias);
-  const Tensor y = empty_like_input(x);
+  Tensor y = empty_like_input(x);
   check_launch("short_conv",
                cuda_kernels()->short_conv_step(call.shape, call.in, history.mutable_data_ptr(),
                                                y.mutable_data_ptr(), cuda_kernels()->current_stream()));

@@ -29,8 +29,8 @@ at::Tensor padded_rows(const at::Tensor& items, at::ScalarType type) {
 
 /// Losses [n] and, in place of the scores or beside them, d losses / d scores [n,J] in `type`.
 at::Tensor gradients_of(const at::Tensor& scores, int64_t items, const at::Tensor& targets,
-                        at::ScalarType type, at::Tensor losses) {
-  const at::Tensor gradients =
+                        at::ScalarType type, const at::Tensor& losses) {
+  at::Tensor gradients =
       type == at::kFloat ? scores : at::empty(scores.sizes(), scores.options().dtype(type));
   const c10::DeviceGuard device(scores.device());
   const CudaKernels& table = *cuda_kernels();

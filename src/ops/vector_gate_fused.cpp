@@ -121,7 +121,7 @@ GateGradients vector_gate_fused_backward(const GateCall& call, const Tensor& chu
 
 Tensor vector_gate_fused_step(const GateCall& call, const Tensor& state) {
   const GateKernelCall kernel(call);  // holds the state itself where it is contiguous
-  const Tensor o = at::empty({call.q.size(0), call.w.size(1), kernel.shape.output_width()}, call.q.options());
+  Tensor o = at::empty({call.q.size(0), call.w.size(1), kernel.shape.output_width()}, call.q.options());
   const Tensor& next = kernel.held[7];
   kernels::vector_gate_forward(kernel.shape, kernel.in, o.mutable_data_ptr(), next.mutable_data_ptr(),
                                nullptr);

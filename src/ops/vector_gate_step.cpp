@@ -78,8 +78,8 @@ Tensor step_autograd(const Tensor& q, const Tensor& k, const Tensor& w, const Te
         "use "
         "vector_gate");
   at::AutoDispatchBelowADInplaceOrView guard;
-  const Tensor o = call_operator<StepSignature>("prism::vector_gate_step", q, k, w, g, state, b, erase_read,
-                                                erase_key, scale, erase_undecayed, read_values);
+  Tensor o = call_operator<StepSignature>("prism::vector_gate_step", q, k, w, g, state, b, erase_read,
+                                          erase_key, scale, erase_undecayed, read_values);
   torch::autograd::increment_version(state);
   return o;
 }

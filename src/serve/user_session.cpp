@@ -121,7 +121,7 @@ void UserSession::save(const std::filesystem::path& path) const {
     const std::string prefix = fmt::format("block.{}.", block);
     file.tensors[prefix + "lengths"] = at::tensor(impl_->state.blocks[block].lengths, at::kLong);
     for (const auto& [name, value] : impl_->state.blocks[block].tensors)
-      file.tensors[prefix + "state." + name] = value;
+      file.tensors[fmt::format("{}state.{}", prefix, name)] = value;
   }
   file.metadata["checksum"] = checksum_of(file);
   write_safetensors(path, file);

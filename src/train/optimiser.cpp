@@ -32,7 +32,7 @@ at::Tensor clip_gradients(const NamedTensors& parameters, double max_norm) {
   for (const auto& [name, parameter] : parameters)
     if (parameter.grad().defined()) gradients.push_back(parameter.grad());
   if (gradients.empty()) return at::zeros({});
-  const at::Tensor norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients)));
+  at::Tensor norm = at::linalg_vector_norm(at::stack(at::_foreach_norm(gradients)));
   if (max_norm > 0) {
     const at::Tensor factor = at::clamp(at::reciprocal(norm.add(1e-6)).mul(max_norm), std::nullopt, 1.0);
     at::_foreach_mul_(gradients, factor);

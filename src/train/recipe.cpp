@@ -76,7 +76,7 @@ void check_same_settings(const std::string& ours_json, const std::string& theirs
              ours = nlohmann::ordered_json::parse(ours_json);
   for (const auto& [section, values] : ours.items())
     for (const auto& [name, value] : values.items()) {
-      if (may_change(section + "." + name) || !theirs.contains(section)) continue;
+      if (may_change(fmt::format("{}.{}", section, name)) || !theirs.contains(section)) continue;
       const auto& other = theirs[section];
       check(!other.contains(name) || other[name] == value,
             "{}: was made with {} = {}, the run's config.toml says {}; a resumed run must keep it", file,
