@@ -34,7 +34,7 @@ void SettingFlags::declare(CLI::App& app, const Settings& settings) {
     if (app.get_option_no_throw("--" + flag)) continue;
     CLI::Option* option = nullptr;
     if (setting.type == "true or false")
-      option = app.add_flag("--" + flag + ",!--no-" + flag, switches_[key]);
+      option = app.add_flag(fmt::format("--{0},!--no-{0}", flag), switches_[key]);
     else
       option = app.add_option("--" + flag, texts_[key])->type_name(setting.type);
     option->description(description(setting))->group("Settings [" + setting.section + "]");

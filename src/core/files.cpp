@@ -34,9 +34,9 @@ void flush_folder(const fs::path& folder) {
 }
 
 /// The file that a link stands for, so that replacing it leaves the link.
-fs::path link_target(const fs::path& path) {
+fs::path link_target(fs::path path) {
   std::error_code error;
-  const fs::path target = fs::weakly_canonical(path, error);
+  fs::path target = fs::weakly_canonical(path, error);
   return error || !fs::is_symlink(path, error) ? path : target;
 }
 
@@ -49,7 +49,7 @@ void keep_permissions(const fs::path& from, std::FILE* file) {
 
 }  // namespace
 
-AtomicFile::AtomicFile(fs::path path) : path_(link_target(path)) {
+AtomicFile::AtomicFile(fs::path path) : path_(link_target(std::move(path))) {
   std::error_code error;
   const fs::file_status status = fs::status(path_, error);
   check(!fs::exists(status) || fs::is_regular_file(status), "cannot write {}: it is not a regular file",
