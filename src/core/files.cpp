@@ -37,7 +37,8 @@ void flush_folder(const fs::path& folder) {
 fs::path link_target(fs::path path) {
   std::error_code error;
   fs::path target = fs::weakly_canonical(path, error);
-  return error || !fs::is_symlink(path, error) ? path : target;
+  if (!error && fs::is_symlink(path, error)) path = std::move(target);
+  return path;
 }
 
 void keep_permissions(const fs::path& from, std::FILE* file) {
