@@ -137,7 +137,7 @@ class FastWeightPass {
 
   Tensor read(const Tensors& base, const Tensors& S, const Gradients& g, const Mixing& m,
               const Step& step) const;
-  Tensor written_at(const Tensor& start, size_t layer, const Gradients& g, const Tensor& q, const Mixing& m,
+  Tensor written_at(const Tensor& start, size_t layer, const Gradients& g, const Tensor& x, const Mixing& m,
                     const Step& step) const;
   Tensor weights_of_tokens(const Tensor& A, const Tensor& S, const Tensor& x, const Tensor& g,
                            const Mixing& m) const;
