@@ -81,7 +81,7 @@ void Prism::register_decay(int64_t heads) {
   if (config_.decay == Decay::kMamba) {
     A_log_ = register_parameter("A_log", initial::mamba_A_log(heads));
     dt_bias_ = register_parameter("dt_bias", initial::mamba_dt_bias(heads));
-  } else {
+  } else if (config_.decay == Decay::kSigmoid) {
     decay_bias_ = register_parameter("decay_bias", initial::half_life_bias(heads));
   }
 }
@@ -107,8 +107,9 @@ std::vector<int64_t> Prism::columns() const {
   const int64_t key = c.key_heads * c.key_width, value = c.heads * c.value_width;
   const auto solver = [&](int64_t full) { return c.solver_rank ? c.solver_rank : full; };
   const int64_t gains = c.gain == Gain::kLearned ? c.steps * solver(value) : 0;
+  const int64_t decay = c.decay == Decay::kNone ? 0 : c.heads;
   const int64_t step_sizes = writes_a_token() + (separate_erase() ? 1 : 0);
-  return {key, full_keys() * key, later_keys() * solver(key), value, gains, step_sizes * c.heads, c.heads};
+  return {key, full_keys() * key, later_keys() * solver(key), value, gains, step_sizes * c.heads, decay};
 }
 
 at::Tensor Prism::forward(const at::Tensor& x_BTD, const Packing& packing) {
@@ -213,6 +214,11 @@ at::Tensor Prism::writes(const at::Tensor& u, const Projected& p, const at::Tens
 }
 
 at::Tensor Prism::log_decay(const at::Tensor& a) const {
+  if (config_.decay == Decay::kNone) {  // a has no column
+    std::vector<int64_t> shape = a.sizes().vec();
+    shape.back() = config_.heads;
+    return a.new_zeros(shape);
+  }
   if (config_.decay == Decay::kSigmoid) return at::log_sigmoid(a + decay_bias_);
   return delta::mamba_log_decay(a, A_log_, dt_bias_);
 }

@@ -44,6 +44,7 @@ inline std::vector<MixerCase> mixer_cases() {
       {"prism_shared_separate", "prism", {{"solver_key", "shared_separate"}}},
       {"prism_separate_no_steps", "prism", {{"solver_key", "separate"}, {"steps", "0"}}},
       {"prism_sigmoid", "prism", {{"decay", "sigmoid"}}},
+      {"prism_no_decay", "prism", {{"decay", "none"}}},
       {"prism_low_rank", "prism", {{"solver_rank", "3"}, {"steps", "3"}}},
       {"prism_low_rank_shared", "prism", {{"solver_rank", "2"}, {"solver_key", "shared_tied"}}},
       {"prism_bare_output", "prism", {{"output_norm", "false"}, {"output_gate", "false"}}},

@@ -125,6 +125,19 @@ TEST(Prism, LowRankSolverIsTheFullOneWithMultipliedMatrices) {
   EXPECT_LT(relative_error(run(*low, x), run(*full, x)), 1e-12);
 }
 
+TEST(Prism, WithoutDecayIsADecayThatForgetsNothing) {
+  const at::NoGradGuard no_gradient;
+  const auto without = make<Prism>({.decay = Decay::kNone}, 8);
+  const auto with = make<Prism>({}, 8, 2);
+  auto to = with->named_parameters();
+  for (const auto& own : without->named_parameters())
+    if (own.key() != "in_weight") to[own.key()].copy_(own.value());
+  to["in_weight"].copy_(at::cat({without->named_parameters()["in_weight"], at::ones({2, 8}, at::kDouble)}));
+  to["A_log"].fill_(-1000);  // g = -exp(-1000) softplus(.) = 0
+  const at::Tensor x = random_input({1, 13, 8});
+  EXPECT_LT(relative_error(run(*without, x), run(*with, x)), 1e-14);
+}
+
 TEST(Prism, SwitchesChangeWhatTheySay) {
   const auto names = [](const PrismConfig& config) {
     std::vector<std::string> all;
@@ -136,6 +149,9 @@ TEST(Prism, SwitchesChangeWhatTheySay) {
   EXPECT_THAT(names({.anchor = Anchor::kToken}), ::testing::Not(::testing::Contains("conv_weight")));
   EXPECT_THAT(names({.gain = Gain::kConstant}), ::testing::Not(::testing::Contains("gain_bias")));
   EXPECT_THAT(names({.decay = Decay::kSigmoid}), ::testing::Not(::testing::Contains("A_log")));
+  EXPECT_THAT(names({.decay = Decay::kNone}),
+              ::testing::AllOf(::testing::Not(::testing::Contains("A_log")),
+                               ::testing::Not(::testing::Contains("decay_bias"))));
   EXPECT_THAT(names({.output_gate = false}), ::testing::Not(::testing::Contains("gate_weight")));
   EXPECT_THAT(names({.output_norm = false}), ::testing::Not(::testing::Contains("norm_weight")));
   EXPECT_THAT(names({.steps = 0, .conv = ConvPlace::kProjections}),

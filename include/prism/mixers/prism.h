@@ -12,7 +12,7 @@ namespace prism {
 
 class Ranks;
 
-enum class Decay { kMamba, kSigmoid };
+enum class Decay { kMamba, kSigmoid, kNone };
 enum class ConvPlace { kAnchor, kProjections };
 enum class Anchor { kShortConv, kToken };
 enum class Gain { kLearned, kConstant };
@@ -20,7 +20,7 @@ enum class SolverKey { kTied, kSeparate, kSharedTied, kSharedSeparate };
 
 template <>
 struct EnumNames<Decay> {
-  static constexpr std::array names{"mamba", "sigmoid"};
+  static constexpr std::array names{"mamba", "sigmoid", "none"};
 };
 template <>
 struct EnumNames<ConvPlace> {
@@ -73,8 +73,9 @@ struct PrismConfig {
             "width W of the causal convolution"},
       Field{"solver_rank", &PrismConfig::solver_rank, Range{0, 4096}, "",
             "rank of the projections of the gains and of the keys of steps 2..L; 0 means full"},
-      Field{"decay", &PrismConfig::decay, Any{}, "",
-            "forget gate: mamba, exp(-exp(A_log) softplus(.)), or sigmoid"},
+      Field{
+          "decay", &PrismConfig::decay, Any{}, "",
+          "forget gate: mamba, exp(-exp(A_log) softplus(.)), sigmoid, or none: only the erase rule forgets"},
       Field{"nonlinearity", &PrismConfig::nonlinearity, Any{}, "", "of each refinement step (eq. 15)"},
       Field{"anchor", &PrismConfig::anchor, Any{}, "",
             "the proxy u of the context: SiLU(ShortConv(x)) (eq. 9), or SiLU(x) of the token alone"},
