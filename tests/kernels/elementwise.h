@@ -100,8 +100,14 @@ void expect_near_double(const Kernel& kernel, const std::vector<Values>& inputs,
 
 template <template <class> class F, class... Args>
 Kernel kernel_of(const Args&... args) {
-  return {{F<double>::forward(args...), F<float>::forward(args...), F<BFloat16>::forward(args...)},
-          {F<double>::gradient(args...), F<float>::gradient(args...), F<BFloat16>::gradient(args...)}};
+  Kernel kernel;
+  kernel.forward[0] = F<double>::forward(args...);
+  kernel.forward[1] = F<float>::forward(args...);
+  kernel.forward[2] = F<BFloat16>::forward(args...);
+  kernel.gradient[0] = F<double>::gradient(args...);
+  kernel.gradient[1] = F<float>::gradient(args...);
+  kernel.gradient[2] = F<BFloat16>::gradient(args...);
+  return kernel;
 }
 
 inline void expect_right(const Kernel& kernel, const std::vector<Values>& inputs) {
