@@ -50,7 +50,7 @@ class CompareCommand : public ::testing::Test {
     json found;
     for (const json& row : summary["rows"])
       for (const auto& [name, figure] : row["figures"].items())
-        if (name.find("@") != std::string::npos)
+        if (name.find('@') != std::string::npos)
           found[row["variant"].get<std::string>()][name] = figure["values"];
     return found;
   }

@@ -19,6 +19,7 @@ class Process {
     std::vector<std::string> words = {PRISM_BINARY_DIR "/bin/prism"};
     words.insert(words.end(), arguments.begin(), arguments.end());
     std::vector<char*> pointers;
+    pointers.reserve(words.size() + 1);
     for (std::string& word : words) pointers.push_back(word.data());
     pointers.push_back(nullptr);
     id_ = ::fork();

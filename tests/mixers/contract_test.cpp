@@ -108,7 +108,8 @@ TEST_P(MixerContract, GradientsAreFiniteDifferences) {
   std::vector<std::pair<std::string, at::Tensor>> inputs{{"x", x}};
   for (const auto& own : mixer_->named_parameters()) inputs.emplace_back(own.key(), own.value());
   const at::NoGradGuard no_gradient;
-  for (auto& [name, input] : inputs) {
+  for (const auto& [name, tensor] : inputs) {
+    const at::Tensor& input = tensor;  // a lambda of clang's captures no structured binding
     ASSERT_TRUE(input.grad().defined()) << name;
     const at::Tensor random = random_input(input.sizes(), 5), saved = input.detach().clone();
     const at::Tensor direction = random / random.norm();
