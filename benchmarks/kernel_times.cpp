@@ -24,6 +24,7 @@ std::vector<KernelTime> kernel_times(const std::function<void()>& work) {
     ++time.launches;
   }
   std::vector<KernelTime> times;
+  times.reserve(by_name.size());
   for (auto& [name, time] : by_name) times.push_back({name, time.milliseconds, time.launches});
   std::sort(times.begin(), times.end(),
             [](const KernelTime& a, const KernelTime& b) { return a.milliseconds > b.milliseconds; });

@@ -210,6 +210,7 @@ void race_layers(const Options& options) {
   std::vector<std::string> names{"prism"};
   names.insert(names.end(), options.layers.begin(), options.layers.end());
   std::vector<Side> sides;
+  sides.reserve(names.size());
   for (const std::string& name : names)
     sides.push_back({name == "prism" ? "prism, L = 1" : name, [&x, &up, layer = make_layer(name, options)] {
                        layer->forward(x, Packing::rows()).backward(up);

@@ -8,6 +8,23 @@
 #include "prism/core/text.h"
 
 namespace prism {
+namespace {
+
+/// Lengths of the sequences in tokens [begin, end) of a packed row. The first one goes on from the part
+/// before: where a sequence starts at `begin`, that is an empty one.
+std::vector<int64_t> lengths_between(const std::vector<int64_t>& offsets, int64_t begin, int64_t end) {
+  std::vector<int64_t> lengths;
+  int64_t from = begin;
+  for (size_t n = 1; n + 1 < offsets.size(); ++n) {
+    if (offsets[n] < std::max<int64_t>(begin, 1) || offsets[n] >= end) continue;
+    lengths.push_back(offsets[n] - from);
+    from = offsets[n];
+  }
+  lengths.push_back(end - from);
+  return lengths;
+}
+
+}  // namespace
 
 TokenBatch make_token_batch(const TokenDataset& dataset, std::span<const TokenWindow> windows,
                             c10::Device device) {
@@ -33,6 +50,17 @@ TokenBatch make_token_batch(const TokenDataset& dataset, std::span<const TokenWi
   return {.tokens = (rows ? tokens.view({-1, lengths[0]}) : tokens).to(device),
           .targets = targets.to(device),
           .packing = rows ? Packing::rows() : Packing::packed(lengths)};
+}
+
+TokenBatch part_of(const TokenBatch& batch, int64_t part, int64_t parts) {
+  const int64_t tokens = batch.tokens.size(1);
+  const int64_t begin = tokens * part / parts, end = tokens * (part + 1) / parts;
+  const auto own = [&](const at::Tensor& x) { return x.narrow(1, begin, end - begin).contiguous(); };
+  return {.tokens = own(batch.tokens),
+          .targets = own(batch.targets.view_as(batch.tokens)).flatten(),
+          .packing = batch.packing.is_packed()
+                         ? Packing::packed(lengths_between(batch.packing.offsets(), begin, end))
+                         : batch.packing};
 }
 
 TokenWindows::TokenWindows(const TokenDataset& dataset, int64_t begin, int64_t end, int64_t length)

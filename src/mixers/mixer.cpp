@@ -27,4 +27,9 @@ at::Tensor Mixer::step_with_gaps(const at::Tensor& x_BD, const at::Tensor& /*gap
   return step(x_BD, state);
 }
 
+at::Tensor Mixer::forward_in_parts(const at::Tensor& /*x_BTD*/, const Packing& /*packing*/,
+                                   Ranks& /*ranks*/) {
+  usage_error("{}: sees whole sequences only, none that is cut over processes", name());
+}
+
 }  // namespace prism

@@ -137,12 +137,13 @@ at::Tensor Prism::mix(const at::Tensor& x_BTD, const Packing& packing, MixerStat
   return output(result.o, x_BTD);
 }
 
-at::Tensor Prism::forward_in_parts(const at::Tensor& x_BTD, Ranks& ranks) const {
+at::Tensor Prism::forward_in_parts(const at::Tensor& x_BTD, const Packing& packing, Ranks& ranks) {
   const auto convolve = [&](const at::Tensor& input) {
-    return short_conv_in_parts(input, conv_weight_, conv_bias_, ranks);
+    return short_conv_in_parts(input, conv_weight_, conv_bias_, packing, ranks);
   };
   const Token t = token(x_BTD, convolve);
-  return output(prism_chunk_in_parts({.q = t.q, .k = t.k, .w = t.w, .b = t.b, .g = t.g}, ranks).o, x_BTD);
+  const PrismChunkArgs args{.q = t.q, .k = t.k, .w = t.w, .b = t.b, .g = t.g};
+  return output(prism_chunk_in_parts(args, packing, ranks).o, x_BTD);
 }
 
 at::Tensor Prism::step(const at::Tensor& x_BD, MixerState& state) {

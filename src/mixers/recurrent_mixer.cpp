@@ -4,6 +4,7 @@
 #include <ATen/TensorOperators.h>
 
 #include "mixers/key_value_cache.h"
+#include "prism/distributed/sequence_parts.h"
 #include "prism/ops/short_conv.h"
 
 namespace prism {
@@ -33,6 +34,7 @@ at::Tensor TokenStream::positions(const at::Tensor& x) const {
 
 at::Tensor TokenStream::convolve(const at::Tensor& x, const at::Tensor& weight,
                                  const at::Tensor& bias) const {
+  if (ranks_) return short_conv_in_parts(x, weight, bias, packing_, *ranks_);
   if (!state_) return short_conv(x, weight, bias, packing_);
   const at::Tensor history = state_->tensors.at("conv");
   if (single_) return short_conv_step(x, weight, bias, history);
@@ -45,6 +47,7 @@ at::Tensor TokenStream::recur(PrismChunkArgs args) const {
   if (single_)
     return prism_step(args.q, args.k, args.w, args.b, args.g, state_->tensors.at("S"), args.erase_read,
                       args.scale);
+  if (ranks_) return prism_chunk_in_parts(args, packing_, *ranks_).o;
   args.initial_state = state("S");
   args.cu_seqlens = prism_chunk_offsets(args, packing_);
   args.return_final_state = state_ != nullptr;
@@ -55,6 +58,11 @@ at::Tensor TokenStream::recur(PrismChunkArgs args) const {
 
 at::Tensor RecurrentMixer::forward(const at::Tensor& x_BTD, const Packing& packing) {
   return mix(x_BTD, {packing, nullptr});
+}
+
+at::Tensor RecurrentMixer::forward_in_parts(const at::Tensor& x_BTD, const Packing& packing, Ranks& ranks) {
+  if (!takes_parts()) return Mixer::forward_in_parts(x_BTD, packing, ranks);
+  return mix(x_BTD, TokenStream::part_of(packing, ranks));
 }
 
 at::Tensor RecurrentMixer::prefill(const at::Tensor& x_BTD, const Packing& packing, MixerState& state) {

@@ -53,17 +53,23 @@ at::Tensor Block::forward(const at::Tensor& x_BTD, const Packing& packing, const
   return dropout_add(x, feed_forward(rms_norm(x, ffn_norm_)), drop.at(1));
 }
 
+at::Tensor Block::forward_in_parts(const at::Tensor& x_BTD, const Packing& packing, Ranks& ranks) {
+  if (whole_) return mixer_->forward_in_parts(x_BTD, packing, ranks);
+  const at::Tensor x = x_BTD + mixer_->forward_in_parts(rms_norm(x_BTD, mixer_norm_), packing, ranks);
+  return x + feed_forward(rms_norm(x, ffn_norm_));
+}
+
 /// The mixer's auxiliary loss is a second output: it has gradients too.
-at::Tensor Block::forward_checkpointed(const at::Tensor& x_BTD, const Packing& packing,
-                                       const at::Tensor& gaps, const Dropout& drop) {
-  const auto work = [=, this](const at::Tensor& x) {
+at::Tensor Block::checkpointed_call(const at::Tensor& x_BTD,
+                                    const std::function<at::Tensor(const at::Tensor&)>& work) {
+  const auto with_loss = [work, this](const at::Tensor& x) {
     const at::Tensor before = mixer_->exchange_auxiliary_loss({});
-    std::vector<at::Tensor> outputs{forward(x, packing, gaps, drop)};
+    std::vector<at::Tensor> outputs{work(x)};
     const at::Tensor own = mixer_->exchange_auxiliary_loss(before);
     if (own.defined()) outputs.push_back(own);
     return outputs;
   };
-  const std::vector<at::Tensor> outputs = checkpointed(work, x_BTD, parameters());
+  const std::vector<at::Tensor> outputs = checkpointed(with_loss, x_BTD, parameters());
   mixer_->exchange_auxiliary_loss(outputs.size() > 1 ? outputs[1] : at::Tensor());
   return outputs[0];
 }

@@ -2,6 +2,7 @@
 #include <ATen/core/Tensor.h>
 #include <torch/nn/module.h>
 
+#include <functional>
 #include <memory>
 
 #include "prism/mixers/mixer.h"
@@ -22,9 +23,12 @@ class Block : public torch::nn::Module {
   /// `gaps` as in Mixer::forward_with_gaps.
   at::Tensor forward(const at::Tensor& x_BTD, const Packing& packing, const at::Tensor& gaps,
                      const Dropout& drop);
-  /// The same, keeping only x for backward, which calls forward again: this block must live until then.
-  at::Tensor forward_checkpointed(const at::Tensor& x_BTD, const Packing& packing, const at::Tensor& gaps,
-                                  const Dropout& drop);
+  /// forward, without dropout, of sequences that are cut over ranks (Mixer::forward_in_parts).
+  at::Tensor forward_in_parts(const at::Tensor& x_BTD, const Packing& packing, Ranks& ranks);
+  /// work(x), which is one of the two above, keeping only x for backward, which calls it again: this block
+  /// must live until then.
+  at::Tensor checkpointed_call(const at::Tensor& x_BTD,
+                               const std::function<at::Tensor(const at::Tensor&)>& work);
   at::Tensor prefill(const at::Tensor& x_BTD, const Packing& packing, const at::Tensor& gaps,
                      MixerState& state);
   at::Tensor step(const at::Tensor& x_BD, const at::Tensor& gaps, MixerState& state);

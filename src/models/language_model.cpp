@@ -97,17 +97,40 @@ bool LanguageModel::stage_dropout_step(int64_t step) {
   return true;
 }
 
-at::Tensor LanguageModel::forward(const at::Tensor& tokens_BT, const Packing& packing) {
-  Dropout drop = dropout_of(dropout_step_);
-  if (staged_step_ == dropout_step_) drop.staged = staged_seeds_;
-  at::Tensor x = dropout(at::embedding(embedding_, tokens_BT), drop.at(0));
+/// call(block, x, index) for one block after the other, and the final norm.
+template <class Call>
+at::Tensor LanguageModel::through_blocks(at::Tensor x, const Call& call) const {
   const bool lean = checkpointing_ && is_training() && at::GradMode::is_enabled();
   for (size_t i = 0; i < blocks_->all.size(); ++i) {
     Block& block = *blocks_->all[i];
-    x = lean ? block.forward_checkpointed(x, packing, {}, drop.at(i + 1))
-             : block.forward(x, packing, {}, drop.at(i + 1));
+    const auto work = [&block, call, i](const at::Tensor& input) { return call(block, input, i); };
+    x = lean ? block.checkpointed_call(x, work) : work(x);
   }
   return rms_norm(x, final_norm_);
+}
+
+at::Tensor LanguageModel::forward(const at::Tensor& tokens_BT, const Packing& packing) {
+  Dropout drop = dropout_of(dropout_step_);
+  if (staged_step_ == dropout_step_) drop.staged = staged_seeds_;
+  const at::Tensor x = dropout(at::embedding(embedding_, tokens_BT), drop.at(0));
+  return through_blocks(x, [packing, drop](Block& block, const at::Tensor& input, size_t index) {
+    return block.forward(input, packing, {}, drop.at(static_cast<int64_t>(index) + 1));
+  });
+}
+
+at::Tensor LanguageModel::forward_in_parts(const at::Tensor& tokens_BT, const Packing& packing,
+                                           Ranks& ranks) {
+  check(takes_parts(), "language model: {} with dropout {} takes no parts of sequences", config_.mixer,
+        config_.dropout);
+  return through_blocks(at::embedding(embedding_, tokens_BT),
+                        [packing, &ranks](Block& block, const at::Tensor& input, size_t /*index*/) {
+                          return block.forward_in_parts(input, packing, ranks);
+                        });
+}
+
+bool LanguageModel::takes_parts() const {
+  return config_.dropout == 0 && std::all_of(blocks_->all.begin(), blocks_->all.end(),
+                                             [](const auto& block) { return block->mixer()->takes_parts(); });
 }
 
 at::Tensor LanguageModel::prefill(const at::Tensor& tokens_BT, const Packing& packing,

@@ -38,13 +38,9 @@ std::unique_ptr<LanguageModelRecipe> LanguageModelRecipe::parse_json(const std::
 }
 
 bool LanguageModelRecipe::may_change_on_resume(const std::string& key) {
-  static constexpr std::string_view kKeys[] = {"data.tokens",
-                                               "data.valid_tokens",
-                                               "train.patience",
-                                               "train.activation_checkpointing",
-                                               "train.checkpoint_minutes",
-                                               "train.checkpoint_steps",
-                                               "train.out"};
+  static constexpr std::string_view kKeys[] = {
+      "data.tokens", "data.valid_tokens",        "train.patience",         "train.activation_checkpointing",
+      "train.share", "train.checkpoint_minutes", "train.checkpoint_steps", "train.out"};
   return std::find(std::begin(kKeys), std::end(kKeys), key) != std::end(kKeys);
 }
 

@@ -31,6 +31,7 @@ TrainLoopOptions loop_options(const LanguageModelRecipe& recipe, std::shared_ptr
                      .clip_norm = config.clip_norm,
                      .micro_batches = config.micro_batches,
                      .precision = config.precision,
+                     .share = config.share,
                      .rate = [rate = recipe.rate(), total = config.updates](
                                  int64_t step) { return scheduled_rate(rate, step, total); }},
           .metric = LanguageModelTask::kMetric,
@@ -50,14 +51,15 @@ class Training {
 
   LanguageModelOutcome run() {
     if (!resuming() && leads()) RunFolder::require_free(default_folder(recipe_));
-    require_shareable(recipe_.train.batch_size, request_.ranks.get());
+    if (!dividing_ranks()) require_shareable(recipe_.train.batch_size, request_.ranks.get());
     recipe_.model.fit_to_size(recipe_.settings);
     open_tokens();
     if (request_.ranks) request_.ranks->require_same("the token folder", fingerprints());
     model_ = std::make_shared<LanguageModel>(recipe_.model, train_->index().vocabulary,
                                              static_cast<uint64_t>(recipe_.run.seed));
     model_->to(request_.device);
-    LanguageModelTask task(recipe_, split(), *tokenizer_, model_, request_.device);
+    require_divisible();
+    LanguageModelTask task(recipe_, split(), *tokenizer_, model_, request_.device, dividing_ranks());
     tell(task);
     if (resuming())
       reopen_folder();
@@ -73,6 +75,25 @@ class Training {
  private:
   bool resuming() const { return !request_.resume.empty(); }
   bool leads() const { return !request_.ranks || request_.ranks->leads(); }
+
+  /// The ranks, where they divide the tokens of sequences.
+  Ranks* dividing_ranks() const {
+    return recipe_.train.share == Share::kTokens ? request_.ranks.get() : nullptr;
+  }
+
+  void require_divisible() const {
+    const Ranks* ranks = dividing_ranks();
+    if (!ranks) return;
+    if (!model_->takes_parts())
+      usage_error(
+          "lm train: --share tokens needs mixers whose sequences can be cut (--help lists them) and "
+          "--dropout "
+          "0; here are {} and {}",
+          recipe_.model.model.mixer, recipe_.model.model.dropout);
+    if (recipe_.data.length < ranks->size())
+      usage_error("lm train: {} processes cannot divide sequences of {}; raise --length", ranks->size(),
+                  recipe_.data.length);
+  }
 
   void open_tokens() {
     if (recipe_.data.tokens.empty())

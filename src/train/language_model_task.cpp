@@ -13,13 +13,14 @@ namespace prism {
 
 LanguageModelTask::LanguageModelTask(const LanguageModelRecipe& recipe, const TokenSplit& split,
                                      const Tokenizer& tokenizer, std::shared_ptr<LanguageModel> model,
-                                     c10::Device device)
+                                     c10::Device device, Ranks* ranks)
     : recipe_(recipe),
       split_(split),
       tokenizer_(tokenizer.fingerprint()),
       bytes_(token_bytes(tokenizer)),
       model_(std::move(model)),
       device_(device),
+      ranks_(ranks),
       windows_(*split.train, 0, split.train_end, recipe.data.length) {
   model_->set_activation_checkpointing(recipe.train.activation_checkpointing);
 }
@@ -37,7 +38,7 @@ void LanguageModelTask::open_round(int64_t round) {
   opened_ = round * recipe_.train.validate_every * recipe_.train.batch_size;
 }
 
-/// On the host.
+/// On the host; of several ranks that divide tokens, this one's.
 TokenBatch LanguageModelTask::batch_of(const StepPart& part) const {
   std::vector<TokenWindow> chosen;
   const int64_t size = windows_.size();
@@ -47,7 +48,8 @@ TokenBatch LanguageModelTask::batch_of(const StepPart& part) const {
                             static_cast<uint64_t>(sequence / size));
     chosen.push_back(windows_.at(static_cast<int64_t>(order(static_cast<uint64_t>(sequence % size)))));
   }
-  return make_token_batch(*split_.train, chosen, c10::kCPU);
+  const TokenBatch whole = make_token_batch(*split_.train, chosen, c10::kCPU);
+  return ranks_ ? part_of(whole, ranks_->rank(), ranks_->size()) : whole;
 }
 
 /// Puts a batch on the device; true: where the one before it was.
@@ -76,12 +78,18 @@ bool LanguageModelTask::stage(std::span<const StepPart> parts) {
   return repeats;
 }
 
+at::Tensor LanguageModelTask::hidden(const TokenBatch& batch) {
+  if (ranks_) return model_->forward_in_parts(batch.tokens, batch.packing, *ranks_);
+  return model_->forward(batch.tokens, batch.packing);
+}
+
 TaskLoss LanguageModelTask::loss(const StepPart& part) {
   const TokenBatch& batch = staged_.at(static_cast<size_t>(part.index));
   model_->set_dropout_step(part.step, part.position);
-  const at::Tensor h = model_->forward(batch.tokens, batch.packing).flatten(0, 1);
-  return {.mean = full_softmax_loss(h, model_->embedding(), batch.targets),
-          .auxiliary = model_->auxiliary_loss()};
+  return {.mean = full_softmax_loss(hidden(batch).flatten(0, 1), model_->embedding(), batch.targets),
+          .auxiliary = model_->auxiliary_loss(),
+          .share = static_cast<double>(batch.targets.numel()) /
+                   static_cast<double>(positions(part.first, part.count))};
 }
 
 MetricMap LanguageModelTask::validate() {

@@ -29,9 +29,10 @@ class LanguageModelTask final : public TrainTask {
  public:
   static constexpr auto kMetric = "bits_per_byte";
 
-  /// All referents must outlive the task.
+  /// All referents must outlive the task. `ranks`: those that divide the tokens of each sequence; nullptr
+  /// where none do.
   LanguageModelTask(const LanguageModelRecipe& recipe, const TokenSplit& split, const Tokenizer& tokenizer,
-                    std::shared_ptr<LanguageModel> model, c10::Device device);
+                    std::shared_ptr<LanguageModel> model, c10::Device device, Ranks* ranks = nullptr);
 
   torch::nn::Module& model() override { return *model_; }
   int64_t rounds() const override;
@@ -54,6 +55,7 @@ class LanguageModelTask final : public TrainTask {
 
  private:
   TokenBatch batch_of(const StepPart& part) const;
+  at::Tensor hidden(const TokenBatch& batch);
   bool place(const TokenBatch& batch, size_t index);
 
   const LanguageModelRecipe& recipe_;
@@ -62,6 +64,7 @@ class LanguageModelTask final : public TrainTask {
   std::vector<int32_t> bytes_;
   std::shared_ptr<LanguageModel> model_;
   c10::Device device_;
+  Ranks* ranks_;
   TokenWindows windows_;
   int64_t opened_ = 0;              // first sequence of the round, of the whole training
   std::vector<TokenBatch> staged_;  // the parts of the step, on the device

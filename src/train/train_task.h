@@ -25,6 +25,7 @@ struct StepPart {
 struct TaskLoss {
   at::Tensor mean;       ///< scalar: the mean over the positions, which the logs show
   at::Tensor auxiliary;  ///< scalar that is only added for backward; undefined for most models
+  double share = 1;      ///< of the part's positions, those behind `mean`; ranks that divide tokens have some
 };
 
 /// What a TrainLoop trains: units of data (windows of histories, samples, stretches of text) in rounds, each

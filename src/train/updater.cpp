@@ -75,10 +75,11 @@ void Updater::run_step(const std::vector<StepPart>& parts, int64_t positions) {
   optimiser_.zero_grad();
 }
 
-/// The micro-batches of this rank. A step is cut into a multiple of the ranks, each taking as many in turn;
-/// rank 0 always has one.
+/// The micro-batches of this rank. A step is cut into a multiple of the ranks that divide them, each taking
+/// as many in turn; rank 0 always has one.
 std::vector<StepPart> Updater::own_parts(int64_t first, int64_t count, int64_t step) const {
-  const int64_t ranks = ranks_ ? ranks_->size() : 1, rank = ranks_ ? ranks_->rank() : 0;
+  const bool divided = ranks_ && options_.share == Share::kSequences;
+  const int64_t ranks = divided ? ranks_->size() : 1, rank = divided ? ranks_->rank() : 0;
   const int64_t each = (options_.micro_batches + ranks - 1) / ranks, parts = each * ranks;
   const auto begin_of = [&](int64_t part) { return (count * part + parts - 1) / parts; };
   std::vector<StepPart> own;
@@ -109,13 +110,14 @@ at::Tensor Updater::backward(const std::vector<StepPart>& parts, int64_t positio
   return loss;
 }
 
-/// The share of a part in the loss of its step; its gradients are added to the parameters'.
+/// What a part, which is `share` of its step, adds to the loss; its gradients are added to the parameters'.
 at::Tensor Updater::backward_of_part(const StepPart& part, double share) {
   TaskLoss loss;
   {
     const Autocast autocast(device_.type(), options_.precision);
     loss = task_.loss(part);
   }
+  share *= loss.share;
   const at::Tensor whole = loss.auxiliary.defined() ? loss.mean + loss.auxiliary : loss.mean;
   (share == 1 ? whole : whole * share).backward();
   return share == 1 ? loss.mean.detach() : loss.mean.detach() * share;

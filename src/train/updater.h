@@ -23,13 +23,15 @@ struct UpdateOptions {
   double clip_norm = 1;       ///< 0 leaves gradients alone
   int64_t micro_batches = 1;  ///< forward passes that share an update
   Precision precision = Precision::kFp32;
-  bool record = true;  ///< on a GPU: steps that repeat are recorded once and replayed
+  Share share = Share::kSequences;  ///< kTokens: all ranks take all micro-batches, the task its share of them
+  bool record = true;               ///< on a GPU: steps that repeat are recorded once and replayed
   std::function<double(int64_t step)> rate = {};  ///< learning rate of a step, the first being 0
 };
 
 /// Optimiser steps: forward and backward of the micro-batches, clipping, learning rate, update. A step whose
 /// loss or gradient is not finite leaves weights and moments as they are; its figures say so. Several ranks
-/// share the micro-batches of a step evenly and add up their gradients, so all make the same update.
+/// share the micro-batches of a step, or the tokens of each, evenly and add up their gradients, so all make
+/// the same update.
 class Updater {
  public:
   /// `ranks`: nullptr for one process; it must outlive the updater.

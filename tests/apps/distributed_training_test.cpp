@@ -124,10 +124,11 @@ class DistributedTraining : public ::testing::Test {
     return words;
   }
   Words lm_words(const std::string& out, int updates, const std::string& more = "", int batch = 6) const {
+    const bool drops = more.find("--dropout") == std::string::npos;
     Words words = split(
         "lm train --width 32 --blocks 2 --ffn-width 48 --heads 2 --length 33 --warmup 5 "
-        "--dropout 0.1 --learning-rate 0.001 --validate-every 15 " +
-        more);
+        "--learning-rate 0.001 --validate-every 15 " +
+        std::string(drops ? "--dropout 0.1 " : "") + more);
     const Words others = {"--tokens",  path("tokens"),          "--out",        path(out),
                           "--updates", std::to_string(updates), "--batch-size", std::to_string(batch)};
     words.insert(words.end(), others.begin(), others.end());
@@ -150,6 +151,23 @@ TEST_F(DistributedTraining, ALanguageModelLearnsAsInOneProcess) {
   expect_same_curve("ranks", "whole", 1e-5);
   EXPECT_LT(distance("ranks", "whole"), 1e-4);
   EXPECT_EQ(last("ranks").state.best_epoch, last("whole").state.best_epoch);
+}
+
+/// Documents begin inside the sequences: three ranks cut them anywhere. One long document: rows.
+TEST_F(DistributedTraining, RanksThatDivideTokensLearnAsOneProcess) {
+  prepare_tokens();
+  for (const std::string mixer : {"prism", "gated_delta_net"}) {
+    const std::string settings = "--dropout 0 --mixer " + mixer;
+    run(1, lm_words("whole-" + mixer, 30, settings));
+    run(3, lm_words("ranks-" + mixer, 30, settings + " --share tokens"));
+    expect_same_curve("ranks-" + mixer, "whole-" + mixer, 1e-5);
+    EXPECT_LT(distance("ranks-" + mixer, "whole-" + mixer), 1e-4);
+  }
+  run(3, lm_words("lean", 30, "--dropout 0 --share tokens --activation-checkpointing"));
+  expect_same_weights("ranks-prism", "lean");
+  run(1, lm_words("one-whole", 30, "--dropout 0", 1));
+  run(2, lm_words("one-ranks", 30, "--dropout 0 --share tokens", 1));
+  expect_same_curve("one-ranks", "one-whole", 1e-5);
 }
 
 TEST_F(DistributedTraining, MicroBatchesAreDividedAmongRanks) {
@@ -227,6 +245,11 @@ TEST_F(DistributedTraining, MistakesAreUsageErrors) {
   EXPECT_EQ(ranks[0]->wait(), 2);
   EXPECT_THAT(ranks[0]->err(), HasSubstr("a batch of 1 cannot be shared by 2 processes"));
   EXPECT_NE(ranks[1]->wait(), 0);
+  const Processes whole =
+      start(2, lm_words("run", 5, "--mixer softmax_attention --dropout 0 --share tokens"));
+  EXPECT_EQ(whole[0]->wait(), 2);
+  EXPECT_THAT(whole[0]->err(), HasSubstr("--share tokens needs mixers whose sequences can be cut"));
+  EXPECT_NE(whole[1]->wait(), 0);
 }
 
 TEST_F(DistributedTraining, RanksWithOtherSettingsAreRefused) {

@@ -109,6 +109,23 @@ TEST(TokenWindows, StartAnewAtDocuments) {
   EXPECT_EQ(TokenWindows(dataset, 0, 6, 2).size(), 2);
 }
 
+TEST(TokenWindows, PartsOfABatchGoOnWhereTheOneBeforeEnds) {
+  const at::Tensor tokens = at::arange(12);
+  const TokenBatch packed{tokens.view({1, 12}), tokens + 1, Packing::packed({3, 5, 4})};
+  const std::vector<std::vector<int64_t>> offsets = {{0, 3, 4}, {0, 4}, {0, 0, 4}};  // the last begins at 8
+  for (int64_t part = 0; part < 3; ++part) {
+    const TokenBatch own = part_of(packed, part, 3);
+    EXPECT_TRUE(at::equal(own.tokens, tokens.narrow(0, 4 * part, 4).view({1, 4})));
+    EXPECT_TRUE(at::equal(own.targets, own.tokens.flatten() + 1));
+    EXPECT_EQ(own.packing.offsets(), offsets[static_cast<size_t>(part)]);
+  }
+  const TokenBatch rows{tokens.view({2, 6}), tokens + 1, Packing::rows()};
+  const TokenBatch second = part_of(rows, 1, 4);
+  EXPECT_TRUE(at::equal(second.tokens, at::tensor({1, 2, 7, 8}).view({2, 2})));
+  EXPECT_TRUE(at::equal(second.targets, at::tensor({2, 3, 8, 9})));
+  EXPECT_FALSE(second.packing.is_packed());
+}
+
 TEST(TextTasks, BlanksBelongToTheContinuation) {
   const auto tokenizer = load_tokenizer("bytes");
   const Continuation cut = encode_continuation(*tokenizer, "a b \n", "c");

@@ -27,6 +27,10 @@ struct TokenBatch {
 TokenBatch make_token_batch(const TokenDataset& dataset, std::span<const TokenWindow> windows,
                             c10::Device device);
 
+/// Part `part` of `parts` of a batch, along its tokens: for sequences that are cut over processes
+/// (distributed/sequence_parts.h). Rows are cut each at one place; packed windows are one row. On the CPU.
+TokenBatch part_of(const TokenBatch& batch, int64_t part, int64_t parts);
+
 /// Whole windows of `length` inputs in tokens [begin, end) of a dataset, side by side; a rest that is too
 /// short is left out.
 class TokenWindows {

@@ -27,6 +27,7 @@ class Comba final : public MatrixMixer {
   /// Usage errors where the settings do not fit each other or the width.
   Comba(const Config& config, int64_t width);
 
+  bool takes_parts() const override { return true; }
   at::Tensor read(const at::Tensor& projected, const TokenStream& stream) const override;
   /// The output gate is a sigmoid here.
   at::Tensor output(const at::Tensor& o, const at::Tensor& x) const override;

@@ -27,6 +27,7 @@ class DeltaNet final : public MatrixMixer {
   /// Usage errors where the settings do not fit each other or the width.
   DeltaNet(const Config& config, int64_t width);
 
+  bool takes_parts() const override { return true; }
   at::Tensor read(const at::Tensor& projected, const TokenStream& stream) const override;
 
  private:

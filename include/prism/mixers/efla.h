@@ -19,6 +19,7 @@ class Efla final : public MatrixMixer {
   /// Usage errors where the settings do not fit each other or the width.
   Efla(const Config& config, int64_t width);
 
+  bool takes_parts() const override { return true; }
   at::Tensor read(const at::Tensor& projected, const TokenStream& stream) const override;
 };
 

@@ -30,6 +30,7 @@ class GatedDeltaNet final : public MatrixMixer {
   /// Usage errors where the settings do not fit each other or the width.
   GatedDeltaNet(const Config& config, int64_t width);
 
+  bool takes_parts() const override { return true; }
   at::Tensor read(const at::Tensor& projected, const TokenStream& stream) const override;
   at::Tensor output(const at::Tensor& o, const at::Tensor& x) const override;
 

@@ -52,6 +52,7 @@ class LinearAttention final : public MatrixMixer {
   /// Usage errors where the settings do not fit each other or the width.
   LinearAttention(const Config& config, int64_t width);
 
+  bool takes_parts() const override { return !rotary_; }
   at::Tensor read(const at::Tensor& projected, const TokenStream& stream) const override;
   std::vector<StateTensor> state_tensors() const override;
   /// Rotary positions come from the host.

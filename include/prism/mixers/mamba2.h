@@ -30,6 +30,7 @@ class Mamba2 final : public MatrixMixer {
   /// Usage errors where the settings do not fit each other or the width.
   Mamba2(const Config& config, int64_t width);
 
+  bool takes_parts() const override { return true; }
   at::Tensor read(const at::Tensor& projected, const TokenStream& stream) const override;
   /// RMSNorm over each group of y SiLU(z): the gate comes before the norm.
   at::Tensor output(const at::Tensor& y, const at::Tensor& x) const override;

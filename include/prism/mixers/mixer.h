@@ -14,6 +14,8 @@
 
 namespace prism {
 
+class Ranks;
+
 /// What a mixer remembers of its sequences: named tensors whose first dimension is the sequence, and how many
 /// tokens each sequence has seen. An empty state is the start of every sequence.
 struct MixerState {
@@ -45,6 +47,12 @@ class Mixer : public torch::nn::Module {
   /// shapes, whatever `lengths` are: only then may a step be recorded once and replayed for those that
   /// follow.
   virtual bool steps_repeat() const { return false; }
+
+  /// Whether forward_in_parts exists: nothing but prism_chunk and the convolution sees earlier tokens.
+  virtual bool takes_parts() const { return false; }
+  /// forward of sequences that are cut over ranks, context parallelism: x and packing are this rank's part
+  /// (distributed/sequence_parts.h). Usage error where takes_parts() is false.
+  virtual at::Tensor forward_in_parts(const at::Tensor& x_BTD, const Packing& packing, Ranks& ranks);
 
   /// The same three for a mixer that sees time (its spec says so), as the model calls them: `gaps` int64
   /// [B,T] or [B], seconds since the token before in the sequence; undefined where times are unknown. Other

@@ -10,8 +10,6 @@
 
 namespace prism {
 
-class Ranks;
-
 enum class Decay { kMamba, kSigmoid, kNone };
 enum class ConvPlace { kAnchor, kProjections };
 enum class Anchor { kShortConv, kToken };
@@ -104,9 +102,8 @@ class Prism final : public Mixer {
   Prism(const Config& config, int64_t width);
 
   at::Tensor forward(const at::Tensor& x_BTD, const Packing& packing) override;
-  /// forward of sequences that are cut along T over ranks: x holds this rank's part
-  /// (distributed/sequence_parts.h).
-  at::Tensor forward_in_parts(const at::Tensor& x_BTD, Ranks& ranks) const;
+  bool takes_parts() const override { return true; }
+  at::Tensor forward_in_parts(const at::Tensor& x_BTD, const Packing& packing, Ranks& ranks) override;
   at::Tensor prefill(const at::Tensor& x_BTD, const Packing& packing, MixerState& state) override;
   at::Tensor step(const at::Tensor& x_BD, MixerState& state) override;
   int64_t state_size(int64_t tokens) const override;

@@ -18,6 +18,13 @@ class TokenStream {
   TokenStream(const Packing& packing, MixerState* state) : packing_(packing), state_(state) {}
   /// The next token of each sequence; inference only.
   static TokenStream next_of(MixerState& state) { return TokenStream(state); }
+  /// This rank's part of sequences that are cut over ranks (distributed/sequence_parts.h): convolve and recur
+  /// see the parts before it, nothing else does.
+  static TokenStream part_of(const Packing& packing, Ranks& ranks) {
+    TokenStream stream(packing, nullptr);
+    stream.ranks_ = &ranks;
+    return stream;
+  }
 
   bool is_single() const { return single_; }
   const Packing& packing() const { return packing_; }
@@ -41,6 +48,7 @@ class TokenStream {
 
   Packing packing_;
   MixerState* state_;
+  Ranks* ranks_ = nullptr;
   bool single_ = false;
 };
 
@@ -61,6 +69,7 @@ class RecurrentMixer : public Mixer {
   at::Tensor step(const at::Tensor& x_BD, MixerState& state) override;
   int64_t state_size(int64_t tokens) const override;
   bool steps_repeat() const override { return true; }
+  at::Tensor forward_in_parts(const at::Tensor& x_BTD, const Packing& packing, Ranks& ranks) override;
 
   /// The tensors of the state; all start as zeros.
   virtual std::vector<StateTensor> state_tensors() const = 0;

@@ -74,7 +74,12 @@ class LanguageModel : public torch::nn::Module {
   /// Hidden vectors h [B,T,D] after each token of tokens int64 [B,T]; every sequence of `packing` starts
   /// anew. In training mode dropout draws from the stream {seed, "dropout", step} set by set_dropout_step.
   at::Tensor forward(const at::Tensor& tokens_BT, const Packing& packing);
-  /// The same; `state` (empty at the start) is continued and holds the state after the last token.
+  /// The same, without dropout, of sequences that are cut along their tokens over ranks: tokens and packing
+  /// are this rank's part (distributed/sequence_parts.h). Error where takes_parts() is false.
+  at::Tensor forward_in_parts(const at::Tensor& tokens_BT, const Packing& packing, Ranks& ranks);
+  /// Whether all mixers go over parts of sequences, and there is no dropout.
+  bool takes_parts() const;
+  /// The same as forward; `state` (empty at the start) is continued and holds the state after the last token.
   at::Tensor prefill(const at::Tensor& tokens_BT, const Packing& packing, LanguageModelState& state);
   /// One more token of each sequence, int64 [B] -> h [B,D].
   at::Tensor step(const at::Tensor& tokens_B, LanguageModelState& state);
@@ -107,6 +112,8 @@ class LanguageModel : public torch::nn::Module {
   class Blocks;
 
   Dropout dropout_of(int64_t step) const;
+  template <class Call>
+  at::Tensor through_blocks(at::Tensor x, const Call& call) const;
 
   LanguageModelConfig config_;
   uint64_t seed_;

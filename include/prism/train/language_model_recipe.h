@@ -37,6 +37,7 @@ struct LanguageModelTrainConfig {
   int64_t validate_every = 200, patience = 0;
   Precision precision = Precision::kFp32;
   bool activation_checkpointing = false;
+  Share share = Share::kSequences;
   double checkpoint_minutes = 5;
   int64_t checkpoint_steps = 0;
   std::string out = {};
@@ -66,6 +67,9 @@ struct LanguageModelTrainConfig {
       Field{"activation_checkpointing", &Self::activation_checkpointing, Any{}, "",
             "keep only the inputs of blocks for backward and compute the rest anew: less memory, one more "
             "forward"},
+      Field{"share", &Self::share, Any{}, "",
+            "what several processes divide of a step: its sequences, or the tokens of each (long sequences; "
+            "prism, gated_delta_net, delta_net, efla, comba, mamba2 and linear_attention, without dropout)"},
       Field{"checkpoint_minutes", &Self::checkpoint_minutes, Range{0, 1e6}, "minutes",
             "between checkpoints; 0: only after each validation"},
       Field{"checkpoint_steps", &Self::checkpoint_steps, Range{0, 1e9}, "steps",

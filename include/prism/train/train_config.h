@@ -19,6 +19,13 @@ struct EnumNames<Schedule> {
   static constexpr std::array names{"constant", "linear", "cosine", "wsd"};
 };
 
+/// What several processes divide of a step.
+enum class Share { kSequences, kTokens };
+template <>
+struct EnumNames<Share> {
+  static constexpr std::array names{"sequences", "tokens"};
+};
+
 /// The learning rate over the steps of a training.
 struct RateSchedule {
   double learning_rate = 1e-3;  ///< after the warm-up
