@@ -22,6 +22,7 @@ set(PRISM_SANITIZER "" CACHE STRING "Sanitizers of -fsanitize=, for instance add
 if(PRISM_SANITIZER)
   add_compile_options(-fsanitize=${PRISM_SANITIZER} -fno-omit-frame-pointer)
   add_link_options(-fsanitize=${PRISM_SANITIZER})
+  add_compile_definitions(PRISM_FEW_TARGETS)  # src/kernels/common/targets.h
   if(PRISM_SANITIZER MATCHES undefined)
     add_compile_options(-fno-sanitize-recover=undefined)
   endif()

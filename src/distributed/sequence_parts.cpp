@@ -8,6 +8,7 @@
 #include <ATen/ops/matmul.h>
 #include <ATen/ops/zeros.h>
 #include <ATen/ops/zeros_like.h>
+#include <c10/core/impl/LocalDispatchKeySet.h>
 #include <torch/csrc/autograd/custom_function.h>
 
 #include <algorithm>
@@ -21,6 +22,8 @@ namespace {
 
 using torch::autograd::AutogradContext;
 using torch::autograd::variable_list;
+/// States are fp32, and so is what is done to them.
+using WithoutAutocast = c10::impl::ExcludeDispatchKeyGuard;
 
 Ranks& ranks_of(AutogradContext* context) {
   return *reinterpret_cast<Ranks*>(context->saved_data["ranks"].toInt());
@@ -31,6 +34,7 @@ Ranks& ranks_of(AutogradContext* context) {
 struct StateBefore : torch::autograd::Function<StateBefore> {
   static at::Tensor forward(AutogradContext* context, const at::Tensor& M, const at::Tensor& R,
                             Ranks* ranks) {
+    const WithoutAutocast exact(c10::autocast_dispatch_keyset);
     const at::Tensor all = ranks->gather(at::cat({M, R}, -1));
     const at::Tensor all_M = all.narrow(-1, 0, M.size(-1)), all_R = all.narrow(-1, M.size(-1), R.size(-1));
     at::Tensor S = at::zeros_like(R);
@@ -40,6 +44,7 @@ struct StateBefore : torch::autograd::Function<StateBefore> {
     return S;
   }
   static variable_list backward(AutogradContext* context, variable_list grads) {
+    const WithoutAutocast exact(c10::autocast_dispatch_keyset);
     Ranks& ranks = ranks_of(context);
     const variable_list saved = context->get_saved_variables();
     const at::Tensor &all_M = saved[0], &S = saved[1], all_dS = ranks.gather(grads[0]);
@@ -109,6 +114,7 @@ PrismChunkResult prism_chunk_in_parts(const PrismChunkArgs& args, const Packing&
   const int64_t tokens = args.q.size(1), first = packing.is_packed() ? packing.offsets()[1] : tokens;
   const int64_t borders = packing.is_packed() ? packing.sequences(args.q) - 1 : 0;
   const PrismChunkResult through = transition(args, first);
+  const WithoutAutocast exact(c10::autocast_dispatch_keyset);
   const at::Tensor R = packing.is_packed() ? own.final_state.narrow(0, borders, 1) : own.final_state;
   const at::Tensor M = borders ? at::zeros_like(through.final_state) : through.final_state;
   const at::Tensor S = StateBefore::apply(M, R, &ranks);

@@ -168,6 +168,9 @@ TEST_F(DistributedTraining, RanksThatDivideTokensLearnAsOneProcess) {
   run(1, lm_words("one-whole", 30, "--dropout 0", 1));
   run(2, lm_words("one-ranks", 30, "--dropout 0 --share tokens", 1));
   expect_same_curve("one-ranks", "one-whole", 1e-5);
+  run(1, lm_words("bf16-whole", 30, "--dropout 0 --precision bf16"));
+  run(2, lm_words("bf16-ranks", 30, "--dropout 0 --precision bf16 --share tokens"));
+  expect_same_curve("bf16-ranks", "bf16-whole", 0.02);
 }
 
 TEST_F(DistributedTraining, MicroBatchesAreDividedAmongRanks) {
