@@ -94,7 +94,9 @@ std::shared_ptr<Ranks> Ranks::join(const RankEnvironment& place, c10::Device dev
   if (fast)
     groups->device =
         nccl()(c10::make_intrusive<c10d::PrefixStore>("nccl", groups->store), rank, size, kPatience);
-  return std::shared_ptr<Ranks>(new Ranks(place, std::move(groups), fast ? "nccl" : "gloo"));
+  std::shared_ptr<Ranks> ranks(new Ranks(place, std::move(groups), fast ? "nccl" : "gloo"));
+  ranks->largest(0);  // a mistake of all would end one that is done here while another still connects to it
+  return ranks;
 } catch (const std::exception& error) {
   fail("rank {} of {}: did not meet the other ranks at {}:{} ({})", place.rank, place.size, place.address,
        place.port, reason(error));
