@@ -130,7 +130,7 @@ struct Side {
 };
 
 /// Runs the sides in turns until `seconds` have passed (at least five turns), after one turn to warm up.
-void race(std::vector<Side*> sides, double seconds) {
+void race(const std::vector<Side*>& sides, double seconds) {
   for (Side* side : sides) side->action();
   const auto start = std::chrono::steady_clock::now();
   for (int turn = 0;
