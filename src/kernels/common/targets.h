@@ -4,9 +4,8 @@
 // elements, which the register tiles need. PRISM_FEW_TARGETS: the baseline and AVX2 alone, for builds under
 // sanitizers, whose instrumented kernels take minutes a target.
 #if defined(PRISM_FEW_TARGETS)
-#define HWY_DISABLED_TARGETS                                                                            \
-  (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3 | HWY_AVX3_DL | HWY_AVX3_ZEN4 | HWY_AVX3_SPR | HWY_SVE | HWY_SVE2 | \
-   HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
+#define HWY_DISABLED_TARGETS \
+  (HWY_SSSE3 | HWY_SSE4 | HWY_AVX3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
 #elif !defined(HWY_DISABLED_TARGETS)
 #define HWY_DISABLED_TARGETS \
   (HWY_SSSE3 | HWY_AVX3_DL | HWY_SVE | HWY_SVE2 | HWY_SVE_256 | HWY_SVE2_128 | HWY_RVV)
