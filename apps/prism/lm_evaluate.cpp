@@ -1,4 +1,4 @@
-// prism lm evaluate RUN: perplexity of texts, LAMBADA, multiple choice.
+// prism lm evaluate RUN: perplexity of texts, LAMBADA, multiple choice, recall by length.
 #include <fmt/format.h>
 
 #include <algorithm>
@@ -6,7 +6,9 @@
 
 #include "commands.h"
 #include "log_json.h"
+#include "prism/core/enum_of.h"
 #include "prism/core/error.h"
+#include "prism/evaluate/recall.h"
 #include "prism/evaluate/text_loss.h"
 #include "prism/evaluate/text_tasks.h"
 #include "prism/ops/device.h"
@@ -17,13 +19,23 @@ namespace {
 
 using nlohmann::ordered_json;
 
-struct TextLossConfig {
+struct EvaluationConfig {
   int64_t context = 0, stride = 0;
-  static constexpr auto fields =
-      std::tuple{Field{"context", &TextLossConfig::context, Range{0, 1e9}, "tokens",
-                       "that the model sees at most; 0: the length that it was trained with"},
-                 Field{"stride", &TextLossConfig::stride, Range{0, 1e9}, "tokens",
-                       "by which the context moves; 0: half of it"}};
+  std::vector<std::string> recall = {};
+  std::vector<int64_t> recall_lengths = {512, 1024, 2048};
+  int64_t recall_examples = 50;
+  using Self = EvaluationConfig;
+  static constexpr auto fields = std::tuple{
+      Field{"context", &Self::context, Range{0, 1e9}, "tokens",
+            "that the model sees at most; 0: the length that it was trained with"},
+      Field{"stride", &Self::stride, Range{0, 1e9}, "tokens", "by which the context moves; 0: half of it"},
+      Field{"recall", &Self::recall, Any{}, "",
+            "needle: a number among sentences about something else; pairs: the value of one of "
+            "many keys"},
+      Field{"recall_lengths", &Self::recall_lengths, Range{1, 1e8}, "tokens",
+            "of the texts in which to recall"},
+      Field{"recall_examples", &Self::recall_examples, Range{1, 1e6}, "",
+            "of each length, the facts at depths from its beginning to its end"}};
 };
 
 class LmEvaluateCommand final : public Command {
@@ -41,13 +53,23 @@ class LmEvaluateCommand final : public Command {
 
   int run(const Globals& globals) override {
     flags_.apply(settings_);
-    if (tokens_.empty() && completions_.empty() && choices_.empty())
-      usage_error("lm evaluate: nothing to evaluate; --tokens, --completions and --choices name files");
+    if (tokens_.empty() && completions_.empty() && choices_.empty() && config_.recall.empty())
+      usage_error(
+          "lm evaluate: nothing to evaluate; --tokens, --completions and --choices name files, --recall "
+          "tasks");
+    const std::vector<RecallTask> recall = recall_tasks();
     LanguageModelRun run = open_language_model(run_, require_device(globals.device));
     ordered_json json{{"run", run_}, {"step", run.state.step}};
     for (const std::string& folder : tokens_) json["text"][folder] = text_loss(run, folder);
     for (const std::string& file : completions_) json["completions"][file] = completions(run, file);
     for (const std::string& file : choices_) json["choices"][file] = choices(run, file);
+    for (const RecallTask task : recall)
+      for (const int64_t length : config_.recall_lengths)
+        json["recall"][fmt::format("{} of {}", enum_name(task), length)] =
+            recalled(run, task,
+                     {.length = length,
+                      .examples = config_.recall_examples,
+                      .seed = static_cast<uint64_t>(globals.seed)});
     fmt::print("{}", globals.json ? dump(json) : text_of(json));
     return 0;
   }
@@ -85,10 +107,25 @@ class LmEvaluateCommand final : public Command {
             {"normalised_accuracy", result.normalised_accuracy}};
   }
 
-  /// A line a file.
+  std::vector<RecallTask> recall_tasks() const {
+    std::vector<RecallTask> tasks;
+    for (const std::string& name : config_.recall)
+      tasks.push_back(enum_of<RecallTask>(name, "lm evaluate", "--recall task"));
+    return tasks;
+  }
+
+  static ordered_json recalled(LanguageModelRun& run, RecallTask task, const RecallOptions& options) {
+    const RecallResult result = evaluate_recall(*run.model, *run.tokenizer, task, options);
+    return {{"examples", result.examples},
+            {"accuracy", result.accuracy},
+            {"nats_per_token", result.nats_per_token},
+            {"accuracy_by_depth", result.by_depth}};
+  }
+
+  /// A line a file, or task and length.
   static std::string text_of(const ordered_json& json) {
     std::string text;
-    for (const char* kind : {"text", "completions", "choices"}) {
+    for (const char* kind : {"text", "completions", "choices", "recall"}) {
       if (!json.contains(kind)) continue;
       for (const auto& [name, figures] : json[kind].items()) {
         text += name + ":";
@@ -101,7 +138,7 @@ class LmEvaluateCommand final : public Command {
     return text;
   }
 
-  TextLossConfig config_;
+  EvaluationConfig config_;
   Settings settings_;
   SettingFlags flags_;
   std::string run_;

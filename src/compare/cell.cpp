@@ -9,6 +9,7 @@
 
 #include "prism/compare/layer_speed.h"
 #include "prism/core/clock.h"
+#include "prism/core/enum_of.h"
 #include "prism/core/error.h"
 #include "prism/core/files.h"
 #include "prism/core/memory.h"
@@ -112,9 +113,7 @@ CellOutcome recommend(const CellFolder& folder, c10::Device device) {
 
 CellOutcome probe(const CellFolder& folder, const std::string& item, c10::Device device) {
   const auto recipe = read_recipe<ProbeRecipe>(folder);
-  const auto& names = EnumNames<ProbeTask>::names;
-  const auto task = static_cast<ProbeTask>(std::find(names.begin(), names.end(), item) - names.begin());
-  const ProbeResult result = train_probe(*recipe, task, device);
+  const ProbeResult result = train_probe(*recipe, enum_of<ProbeTask>(item, "compare", "probe"), device);
   if (result.signal) return {.signal = result.signal};
   return {.figures = {{"accuracy", result.accuracy},
                       {"chance", result.chance},

@@ -1,7 +1,5 @@
 #include "prism/compare/plan.h"
 
-#include <fmt/ranges.h>
-
 #include <algorithm>
 #include <cctype>
 #include <functional>
@@ -9,6 +7,7 @@
 #include <set>
 
 #include "prism/compare/layer_speed.h"
+#include "prism/core/enum_of.h"
 #include "prism/core/error.h"
 #include "prism/core/log.h"
 #include "prism/core/text.h"
@@ -60,8 +59,7 @@ void require_distinct(const char* name, const std::vector<T>& list) {
 }
 
 std::vector<ProbeTask> probes_of(const CompareRecipe& recipe) {
-  const std::vector<std::string> names(EnumNames<ProbeTask>::names.begin(),
-                                       EnumNames<ProbeTask>::names.end());
+  const auto& names = EnumNames<ProbeTask>::names;
   std::vector<std::string> wanted;
   for (const std::string& name : recipe.compare.probes)
     if (name == "all")
@@ -70,13 +68,8 @@ std::vector<ProbeTask> probes_of(const CompareRecipe& recipe) {
       wanted.push_back(name);
   require_distinct("probes", wanted);
   std::vector<ProbeTask> tasks;
-  for (const std::string& name : wanted) {
-    const auto found = std::find(names.begin(), names.end(), name);
-    if (found == names.end())
-      usage_error("compare: no probe is called \"{}\"{}; there are {}", name, did_you_mean(name, names),
-                  fmt::join(names, ", "));
-    tasks.push_back(static_cast<ProbeTask>(found - names.begin()));
-  }
+  tasks.reserve(wanted.size());
+  for (const std::string& name : wanted) tasks.push_back(enum_of<ProbeTask>(name, "compare", "probe"));
   return tasks;
 }
 

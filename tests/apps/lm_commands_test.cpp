@@ -168,6 +168,16 @@ TEST_F(LmCommands, TasksAreRead) {
   EXPECT_EQ(json["completions"][path("last.jsonl")]["examples"], 1);
   EXPECT_GT(json["completions"][path("last.jsonl")]["perplexity"], 1);
   EXPECT_TRUE(json["choices"][path("choice.jsonl")].contains("normalised_accuracy"));
+  const auto recall = json_of({"lm", "evaluate", path("run"), "--recall", "needle,pairs", "--recall-lengths",
+                               "120,300", "--recall-examples", "5"});
+  ASSERT_EQ(recall["recall"].size(), 4U);
+  EXPECT_EQ(recall["recall"]["pairs of 300"]["examples"], 5);
+  EXPECT_EQ(recall["recall"]["needle of 120"]["accuracy_by_depth"].size(), 5U);
+  EXPECT_GT(recall["recall"]["needle of 120"]["nats_per_token"], 0);
+  EXPECT_EQ(run({"lm", "evaluate", path("run"), "--recall", "needel"}), 2);
+  EXPECT_THAT(err_, HasSubstr("no --recall task is called \"needel\" (did you mean \"needle\"?)"));
+  EXPECT_EQ(run({"lm", "evaluate", path("run"), "--recall", "pairs", "--recall-lengths", "9"}), 2);
+  EXPECT_THAT(err_, HasSubstr("a length of 9 is too short"));
   write_file(path("choice.jsonl"), "{\"query\":\"q\",\"choices\":[\"a\"],\"gold\":1}\n");
   EXPECT_EQ(run({"lm", "evaluate", path("run"), "--choices", path("choice.jsonl")}), 1);
   EXPECT_THAT(err_, HasSubstr("gold is 1, there are 1 choices"));
