@@ -27,7 +27,7 @@ struct EvaluationConfig {
   using Self = EvaluationConfig;
   static constexpr auto fields = std::tuple{
       Field{"context", &Self::context, Range{0, 1e9}, "tokens",
-            "that the model sees at most; 0: the length that it was trained with"},
+            "that the model sees of --tokens at most; 0: the length that it was trained with"},
       Field{"stride", &Self::stride, Range{0, 1e9}, "tokens", "by which the context moves; 0: half of it"},
       Field{"recall", &Self::recall, Any{}, "",
             "needle: a number among sentences about something else; pairs: the value of one of "
@@ -57,19 +57,14 @@ class LmEvaluateCommand final : public Command {
       usage_error(
           "lm evaluate: nothing to evaluate; --tokens, --completions and --choices name files, --recall "
           "tasks");
-    const std::vector<RecallTask> recall = recall_tasks();
+    const std::vector<RecallTask> tasks = recall_tasks();
     LanguageModelRun run = open_language_model(run_, require_device(globals.device));
+    const auto recall = recall_examples(tasks, *run.tokenizer, static_cast<uint64_t>(globals.seed));
     ordered_json json{{"run", run_}, {"step", run.state.step}};
     for (const std::string& folder : tokens_) json["text"][folder] = text_loss(run, folder);
     for (const std::string& file : completions_) json["completions"][file] = completions(run, file);
     for (const std::string& file : choices_) json["choices"][file] = choices(run, file);
-    for (const RecallTask task : recall)
-      for (const int64_t length : config_.recall_lengths)
-        json["recall"][fmt::format("{} of {}", enum_name(task), length)] =
-            recalled(run, task,
-                     {.length = length,
-                      .examples = config_.recall_examples,
-                      .seed = static_cast<uint64_t>(globals.seed)});
+    for (const auto& [name, examples] : recall) json["recall"][name] = recalled(run, examples);
     fmt::print("{}", globals.json ? dump(json) : text_of(json));
     return 0;
   }
@@ -114,8 +109,22 @@ class LmEvaluateCommand final : public Command {
     return tasks;
   }
 
-  static ordered_json recalled(LanguageModelRun& run, RecallTask task, const RecallOptions& options) {
-    const RecallResult result = evaluate_recall(*run.model, *run.tokenizer, task, options);
+  /// By name, of all tasks and lengths: their mistakes before any work is done.
+  std::vector<std::pair<std::string, std::vector<RecallExample>>> recall_examples(
+      const std::vector<RecallTask>& tasks, Tokenizer& tokenizer, uint64_t seed) const {
+    if (!tasks.empty() && config_.recall_lengths.empty())
+      usage_error("lm evaluate: --recall needs --recall-lengths");
+    std::vector<std::pair<std::string, std::vector<RecallExample>>> all;
+    for (const RecallTask task : tasks)
+      for (const int64_t length : config_.recall_lengths)
+        all.emplace_back(fmt::format("{} of {}", enum_name(task), length),
+                         make_recall(task, tokenizer,
+                                     {.length = length, .examples = config_.recall_examples, .seed = seed}));
+    return all;
+  }
+
+  static ordered_json recalled(LanguageModelRun& run, const std::vector<RecallExample>& examples) {
+    const RecallResult result = evaluate_recall(*run.model, *run.tokenizer, examples);
     return {{"examples", result.examples},
             {"accuracy", result.accuracy},
             {"nats_per_token", result.nats_per_token},

@@ -137,6 +137,8 @@ at::Tensor Prism::mix(const at::Tensor& x_BTD, const Packing& packing, MixerStat
   return output(result.o, x_BTD);
 }
 
+int64_t Prism::shortest_part() const { return has_conv() ? std::max<int64_t>(config_.conv_width - 1, 1) : 1; }
+
 at::Tensor Prism::forward_in_parts(const at::Tensor& x_BTD, const Packing& packing, Ranks& ranks) {
   const auto convolve = [&](const at::Tensor& input) {
     return short_conv_in_parts(input, conv_weight_, conv_bias_, packing, ranks);

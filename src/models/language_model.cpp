@@ -133,6 +133,12 @@ bool LanguageModel::takes_parts() const {
                                              [](const auto& block) { return block->mixer()->takes_parts(); });
 }
 
+int64_t LanguageModel::shortest_part() const {
+  int64_t tokens = 1;
+  for (const auto& block : blocks_->all) tokens = std::max(tokens, block->mixer()->shortest_part());
+  return tokens;
+}
+
 at::Tensor LanguageModel::prefill(const at::Tensor& tokens_BT, const Packing& packing,
                                   LanguageModelState& state) {
   state.blocks.resize(blocks_->all.size());

@@ -54,7 +54,10 @@ class Training {
     if (!dividing_ranks()) require_shareable(recipe_.train.batch_size, request_.ranks.get());
     recipe_.model.fit_to_size(recipe_.settings);
     open_tokens();
-    if (request_.ranks) request_.ranks->require_same("the token folder", fingerprints());
+    if (request_.ranks) {
+      request_.ranks->require_same("the recipe", recipe_.settings.to_json());
+      request_.ranks->require_same("the token folder", fingerprints());
+    }
     model_ = std::make_shared<LanguageModel>(recipe_.model, train_->index().vocabulary,
                                              static_cast<uint64_t>(recipe_.run.seed));
     model_->to(request_.device);
@@ -90,9 +93,11 @@ class Training {
           "--dropout "
           "0; here are {} and {}",
           recipe_.model.model.mixer, recipe_.model.model.dropout);
-    if (recipe_.data.length < ranks->size())
-      usage_error("lm train: {} processes cannot divide sequences of {}; raise --length", ranks->size(),
-                  recipe_.data.length);
+    if (recipe_.data.length / ranks->size() < model_->shortest_part())
+      usage_error(
+          "lm train: {} processes would have {} tokens of a sequence of {}, the convolutions need {} each; "
+          "raise --length, or start fewer",
+          ranks->size(), recipe_.data.length / ranks->size(), recipe_.data.length, model_->shortest_part());
   }
 
   void open_tokens() {

@@ -69,11 +69,10 @@ int TrainLoop::train_rounds() {
   return 0;
 }
 
-/// All ranks have one recipe, stand at one step and begin with rank 0's weights: drawn on another kind of
+/// All ranks stand at one step and begin with rank 0's weights: drawn on another kind of
 /// processor they may differ in their last bits.
 void TrainLoop::start_together() {
   Ranks& ranks = *options_.ranks;
-  ranks.require_same("the recipe", options_.settings);
   ranks.require_same("the checkpoint", fmt::format("{} {}", state_.epoch, state_.step));
   const c10::NoGradGuard no_grad;
   for (const auto& [name, tensor] : model_tensors(task_.model())) ranks.broadcast(tensor);

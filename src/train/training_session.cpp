@@ -153,6 +153,7 @@ class Session {
     for (const std::string& line : report_.text()) info("{}", line);
     info("{}", split_->summary());
     if (const std::string chosen = recipe_.fit_to(log_); !chosen.empty()) info("{}", chosen);
+    if (request_.ranks) request_.ranks->require_same("the recipe", recipe_.settings.to_json());
     check_task();
   }
 

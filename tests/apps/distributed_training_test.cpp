@@ -252,7 +252,12 @@ TEST_F(DistributedTraining, MistakesAreUsageErrors) {
       start(2, lm_words("run", 5, "--mixer softmax_attention --dropout 0 --share tokens"));
   EXPECT_EQ(whole[0]->wait(), 2);
   EXPECT_THAT(whole[0]->err(), HasSubstr("--share tokens needs mixers whose sequences can be cut"));
-  EXPECT_NE(whole[1]->wait(), 0);
+  EXPECT_EQ(whole[1]->wait(), 2);
+  const Processes narrow = start(3, lm_words("run", 5, "--dropout 0 --share tokens --conv-width 13"));
+  for (const auto& rank : narrow) EXPECT_EQ(rank->wait(), 2);
+  EXPECT_THAT(narrow[0]->err(), HasSubstr("3 processes would have 11 tokens of a sequence of 33, the "
+                                          "convolutions need 12 each"));
+  EXPECT_FALSE(fs::exists(root_ / "run"));
 }
 
 TEST_F(DistributedTraining, RanksWithOtherSettingsAreRefused) {
@@ -263,6 +268,7 @@ TEST_F(DistributedTraining, RanksWithOtherSettingsAreRefused) {
   EXPECT_EQ(first.wait(), 1);
   EXPECT_EQ(second.wait(), 1);
   EXPECT_THAT(first.err(), HasSubstr("the recipe is not the same on ranks 0 and 1"));
+  EXPECT_FALSE(fs::exists(root_ / "run"));
 }
 
 }  // namespace

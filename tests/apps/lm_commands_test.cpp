@@ -178,6 +178,8 @@ TEST_F(LmCommands, TasksAreRead) {
   EXPECT_THAT(err_, HasSubstr("no --recall task is called \"needel\" (did you mean \"needle\"?)"));
   EXPECT_EQ(run({"lm", "evaluate", path("run"), "--recall", "pairs", "--recall-lengths", "9"}), 2);
   EXPECT_THAT(err_, HasSubstr("a length of 9 is too short"));
+  EXPECT_EQ(run({"lm", "evaluate", path("run"), "--recall", "pairs", "--recall-lengths", ""}), 2);
+  EXPECT_THAT(err_, HasSubstr("--recall needs --recall-lengths"));
   write_file(path("choice.jsonl"), "{\"query\":\"q\",\"choices\":[\"a\"],\"gold\":1}\n");
   EXPECT_EQ(run({"lm", "evaluate", path("run"), "--choices", path("choice.jsonl")}), 1);
   EXPECT_THAT(err_, HasSubstr("gold is 1, there are 1 choices"));

@@ -8,6 +8,7 @@
 #include <cmath>
 #include <map>
 #include <set>
+#include <span>
 #include <sstream>
 
 #include "prism/core/error.h"
@@ -59,7 +60,7 @@ TEST(Recall, PairsHaveDifferentKeysAndOneValueIsAskedFor) {
       else
         EXPECT_TRUE(values.emplace(line.substr(0, equals), line.substr(equals + 2)).second) << line;
     }
-    EXPECT_GT(values.size(), 350U);
+    EXPECT_GT(values.size(), 300U);
     EXPECT_EQ(values.at(question), one.answer);
   }
 }
@@ -85,7 +86,8 @@ TEST(Recall, FiguresAreThoseOfTheContinuations) {
   LanguageModel model(spec, tokenizer->vocabulary_size(), 5);
   const RecallOptions options{.length = 150, .examples = 6};
   double nats = 0, tokens = 0, right = 0;
-  for (const RecallExample& one : make_recall(RecallTask::kPairs, *tokenizer, options)) {
+  const auto examples = make_recall(RecallTask::kPairs, *tokenizer, options);
+  for (const RecallExample& one : examples) {
     const Continuation alone[] = {encode_continuation(*tokenizer, one.text, one.answer)};
     const ContinuationScore score = score_continuations(model, alone, tokenizer->end_of_document())[0];
     EXPECT_EQ(score.tokens, static_cast<int64_t>(one.answer.size()));
@@ -93,13 +95,13 @@ TEST(Recall, FiguresAreThoseOfTheContinuations) {
     tokens += static_cast<double>(score.tokens);
     right += score.greedy;
   }
-  const RecallResult result = evaluate_recall(model, *tokenizer, RecallTask::kPairs, options);
+  const RecallResult result = evaluate_recall(model, *tokenizer, examples);
   EXPECT_EQ(result.examples, 6);
   EXPECT_NEAR(result.nats_per_token, nats / tokens, 1e-6);
   EXPECT_DOUBLE_EQ(result.accuracy, right / 6);
   for (const double fifth : result.by_depth) EXPECT_FALSE(std::isnan(fifth));
-  EXPECT_TRUE(std::isnan(
-      evaluate_recall(model, *tokenizer, RecallTask::kPairs, {.length = 99, .examples = 1}).by_depth[4]));
+  const auto first = std::span(examples).first(1);
+  EXPECT_TRUE(std::isnan(evaluate_recall(model, *tokenizer, first).by_depth[4]));
 }
 
 }  // namespace

@@ -1,6 +1,7 @@
 #pragma once
 #include <array>
 #include <cstdint>
+#include <span>
 #include <string>
 #include <vector>
 
@@ -34,7 +35,7 @@ struct RecallExample {
 
 /// Examples whose facts stand at depths that are spread evenly over the text. Names and numbers are drawn
 /// from the streams {seed, task, example}, so a longer text asks the same. Usage error for lengths that a
-/// fact and its question do not fit in.
+/// fact and its question do not fit in; Error for a tokenizer that has no tokens for digits.
 std::vector<RecallExample> make_recall(RecallTask task, Tokenizer& tokenizer, const RecallOptions& options);
 
 struct RecallResult {
@@ -46,7 +47,7 @@ struct RecallResult {
 };
 
 /// The model is put into evaluation mode.
-RecallResult evaluate_recall(LanguageModel& model, Tokenizer& tokenizer, RecallTask task,
-                             const RecallOptions& options);
+RecallResult evaluate_recall(LanguageModel& model, Tokenizer& tokenizer,
+                             std::span<const RecallExample> examples);
 
 }  // namespace prism

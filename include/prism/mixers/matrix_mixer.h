@@ -1,4 +1,5 @@
 #pragma once
+#include <algorithm>
 #include <cstdint>
 #include <tuple>
 
@@ -45,6 +46,7 @@ class MatrixMixer : public RecurrentMixer {
   /// o [...,H,V], x [...,D] -> y [...,D].
   virtual at::Tensor output(const at::Tensor& o, const at::Tensor& x) const;
   std::vector<StateTensor> state_tensors() const override;
+  int64_t shortest_part() const override { return std::max<int64_t>(conv_width_ - 1, 1); }
 
  protected:
   /// The convolution and the one projection of q, k, v and `gate_columns` more. Usage errors, opening with

@@ -50,6 +50,8 @@ class Mixer : public torch::nn::Module {
 
   /// Whether forward_in_parts exists: nothing but prism_chunk and the convolution sees earlier tokens.
   virtual bool takes_parts() const { return false; }
+  /// Tokens that a part of a sequence needs at least.
+  virtual int64_t shortest_part() const { return 1; }
   /// forward of sequences that are cut over ranks, context parallelism: x and packing are this rank's part
   /// (distributed/sequence_parts.h). Usage error where takes_parts() is false.
   virtual at::Tensor forward_in_parts(const at::Tensor& x_BTD, const Packing& packing, Ranks& ranks);

@@ -103,6 +103,7 @@ class Prism final : public Mixer {
 
   at::Tensor forward(const at::Tensor& x_BTD, const Packing& packing) override;
   bool takes_parts() const override { return true; }
+  int64_t shortest_part() const override;
   at::Tensor forward_in_parts(const at::Tensor& x_BTD, const Packing& packing, Ranks& ranks) override;
   at::Tensor prefill(const at::Tensor& x_BTD, const Packing& packing, MixerState& state) override;
   at::Tensor step(const at::Tensor& x_BD, MixerState& state) override;

@@ -79,6 +79,8 @@ class LanguageModel : public torch::nn::Module {
   at::Tensor forward_in_parts(const at::Tensor& tokens_BT, const Packing& packing, Ranks& ranks);
   /// Whether all mixers go over parts of sequences, and there is no dropout.
   bool takes_parts() const;
+  /// Tokens that a part of a sequence needs at least.
+  int64_t shortest_part() const;
   /// The same as forward; `state` (empty at the start) is continued and holds the state after the last token.
   at::Tensor prefill(const at::Tensor& tokens_BT, const Packing& packing, LanguageModelState& state);
   /// One more token of each sequence, int64 [B] -> h [B,D].

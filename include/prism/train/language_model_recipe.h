@@ -69,7 +69,8 @@ struct LanguageModelTrainConfig {
             "forward"},
       Field{"share", &Self::share, Any{}, "",
             "what several processes divide of a step: its sequences, or the tokens of each (long sequences; "
-            "prism, gated_delta_net, delta_net, efla, comba, mamba2 and linear_attention, without dropout)"},
+            "prism, gated_delta_net, delta_net, efla, comba, mamba2 and linear_attention without rotary; no "
+            "dropout)"},
       Field{"checkpoint_minutes", &Self::checkpoint_minutes, Range{0, 1e6}, "minutes",
             "between checkpoints; 0: only after each validation"},
       Field{"checkpoint_steps", &Self::checkpoint_steps, Range{0, 1e9}, "steps",
