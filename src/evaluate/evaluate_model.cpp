@@ -1,11 +1,15 @@
 #include "prism/evaluate/evaluate_model.h"
 
+#include <fmt/format.h>
+
 #include <algorithm>
 #include <cmath>
 
 #include "prism/core/log.h"
+#include "prism/core/out_of_memory.h"
 #include "prism/core/progress.h"
 #include "prism/core/random.h"
+#include "prism/core/text.h"
 #include "prism/evaluate/user_vectors.h"
 
 namespace prism {
@@ -94,7 +98,14 @@ void rank_slice(Recommender& model, const kernels::ItemPanels& panels, const Int
     histories.push_back(history_of(log, c));
     targets.push_back(c.target);
   }
-  const at::Tensor vectors_UD = user_vectors(model, histories, ticks_per_second(log), options.batch_tokens);
+  const auto message = [&] {
+    return fmt::format(
+        "evaluate: out of memory in a forward pass over {} items of histories; let fewer processes share the "
+        "device, or lower --batch-tokens of prism evaluate",
+        with_commas(options.batch_tokens));
+  };
+  const at::Tensor vectors_UD = with_memory_error(
+      message, [&] { return user_vectors(model, histories, ticks_per_second(log), options.batch_tokens); });
   const auto* vectors = vectors_UD.const_data_ptr<float>();
   const SeenLists seen(log, cases);
   if (options.sampled > 0) {
