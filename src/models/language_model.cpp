@@ -103,8 +103,11 @@ at::Tensor LanguageModel::through_blocks(at::Tensor x, const Call& call) const {
   const bool lean = checkpointing_ && is_training() && at::GradMode::is_enabled();
   for (size_t i = 0; i < blocks_->all.size(); ++i) {
     Block& block = *blocks_->all[i];
-    const auto work = [&block, call, i](const at::Tensor& input) { return call(block, input, i); };
-    x = lean ? block.checkpointed_call(x, work) : work(x);
+    if (lean)  // backward calls it again, after this function
+      x = block.checkpointed_call(
+          x, [&block, call, i](const at::Tensor& input) { return call(block, input, i); });
+    else
+      x = call(block, x, i);
   }
   return rms_norm(x, final_norm_);
 }
