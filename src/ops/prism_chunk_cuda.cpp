@@ -81,8 +81,9 @@ std::vector<c10::SymInt> cuda_chunk_states_shape(const Tensor& q, const Tensor& 
   if (cu_seqlens) packed = cu_seqlens->sym_size(0) - 1;
   const auto padded = [](int64_t width) { return std::max<int64_t>(width, 64); };
   const int64_t K = q.sym_size(3).expect_int(), V = w.sym_size(4).expect_int();
-  return {chunk_state_count(q.sym_size(0), q.sym_size(1), packed, kChunkTokens), w.sym_size(3), padded(V),
-          padded(K)};
+  const c10::SymInt chunks = chunk_state_count(q.sym_size(0), q.sym_size(1), packed, kChunkTokens),
+                    heads = w.sym_size(3), tokens = q.sym_size(0) * q.sym_size(1);
+  return {kernels::cuda::kept_states(chunks, tokens, heads.expect_int(), V), heads, padded(V), padded(K)};
 }
 
 ChunkOutputs prism_chunk_cuda(const ChunkCall& call, bool return_final_state, bool save_states) {

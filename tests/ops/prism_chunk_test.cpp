@@ -9,6 +9,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <limits>
+
 #include "ops/chunk_cases.h"
 
 namespace prism::test {
@@ -57,6 +59,20 @@ TEST(PrismChunk, RepeatsAreBitEqual) {
         expect_same_bits(outputs_and_gradients(x, with(implementation)),
                          outputs_and_gradients(x, with(implementation)), implementation_name(implementation));
       }
+  });
+}
+
+TEST(PrismChunk, NothingIsLeftFromAnEarlierCall) {
+  const ChunkFunction fused = with(Implementation::kFused);
+  // Wide, so that it leaves NaN all over a thread's memory.
+  ChunkTensors nan = make_tensors({.name = "", .T = 70, .L = 3, .K = 128, .V = 128}).to(at::kFloat);
+  for (Tensor* t : {&nan.q, &nan.k, &nan.w, &nan.b, &nan.g, &nan.up_o})
+    *t = at::full_like(*t, std::numeric_limits<double>::quiet_NaN());
+  for_every_case([&](const ChunkCase&, const ChunkTensors& tensors) {
+    const ChunkTensors x = tensors.to(at::kFloat);
+    const Named once = outputs_and_gradients(x, fused);
+    outputs_and_gradients(nan, fused);
+    expect_same_bits(outputs_and_gradients(x, fused), once, "after a call full of NaN");
   });
 }
 

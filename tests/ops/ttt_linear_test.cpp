@@ -4,6 +4,7 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <limits>
 #include <string>
 #include <vector>
 
@@ -126,6 +127,19 @@ TEST_P(TttLinearKernel, BitsDependOnNoThreadCount) {
   at::set_num_threads(threads == 1 ? 2 : 1);
   const auto again = problem.run(Implementation::kFused);
   at::set_num_threads(threads);
+  for (size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(at::equal(first[i], again[i])) << "tensor " << i;
+}
+
+TEST_P(TttLinearKernel, NothingIsLeftFromAnEarlierCall) {
+  // Wide, so that the other leaves NaN all over a thread's memory.
+  const TttProblem problem(GetParam(), at::kFloat), spoilt({"", 2, 70, 2, 66, 16}, at::kFloat);
+  {
+    const c10::NoGradGuard no_gradient;
+    for (const Tensor& leaf : spoilt.leaves) leaf.fill_(std::numeric_limits<double>::quiet_NaN());
+  }
+  const auto first = problem.run(Implementation::kFused);
+  spoilt.run(Implementation::kFused);
+  const auto again = problem.run(Implementation::kFused);
   for (size_t i = 0; i < first.size(); ++i) EXPECT_TRUE(at::equal(first[i], again[i])) << "tensor " << i;
 }
 

@@ -7,6 +7,8 @@
 #include <gtest/gtest.h>
 #include <torch/csrc/autograd/autograd.h>
 
+#include <limits>
+
 #include "ops/vector_gate_cases.h"
 #include "prism/core/error.h"
 #include "prism/ops/prism_chunk.h"
@@ -63,6 +65,23 @@ TEST(VectorGate, RepeatsAndThreadsGiveTheSameBits) {
                          implementation_name(implementation));
         at::set_num_threads(threads);
       }
+  });
+}
+
+TEST(VectorGate, NothingIsLeftFromAnEarlierCall) {
+  const GateFunction fused = gate_with(Implementation::kFused);
+  // Wide, so that it leaves NaN all over a thread's memory.
+  const GateTensors nan = make_gate_tensors({.name = "", .form = Form::kFull, .T = 70, .K = 64, .V = 64})
+                              .to(at::kFloat)
+                              .by_token([](const Tensor& t) {
+                                return at::full_like(t, std::numeric_limits<double>::quiet_NaN());
+                              });
+  for_every_gate_case([&](const GateCase&, const GateTensors& tensors) {
+    if (implementations(tensors).front() != Implementation::kFused) return;
+    const GateTensors x = tensors.to(at::kFloat);
+    const Named once = outputs_and_gradients(x, fused);
+    outputs_and_gradients(nan, fused);
+    expect_same_bits(outputs_and_gradients(x, fused), once, "after a call full of NaN");
   });
 }
 

@@ -23,12 +23,29 @@ struct PrismChunkCudaShape {
   double scale = 1;
 };
 
+/// A long row of few heads is cut into segments of at least so many tokens, which run in parallel.
+inline constexpr int64_t kSegmentTokens = 2048;
+
+/// The most segments of a row: what fills the card with blocks of 64 value channels. 1: rows are never cut.
+constexpr int64_t most_segments(int64_t heads, int64_t value_width) {
+  const int64_t fill = 128 / (heads * ((value_width + 63) / 64));
+  return fill < 3 ? 1 : fill > 16 ? 16 : fill;  // from three on they are worth their transition matrices
+}
+
+/// Matrices [K, V] a head that the forward keeps for the backward, given the chunks' count: their states and,
+/// where rows may be cut, two halves of a transition matrix for every kSegmentTokens of all tokens.
+template <class Int>
+Int kept_states(const Int& chunks, const Int& tokens, int64_t heads, int64_t value_width) {
+  if (most_segments(heads, value_width) == 1) return chunks;
+  return chunks + tokens / kSegmentTokens * 2;
+}
+
 /// Whether the kernels take these sizes. Addresses in q, k, w and d_o must be multiples of 16 bytes, and so
 /// must their strides.
 bool prism_chunk_supports(const PrismChunkCudaShape& shape);
 
-/// Bytes of the chunk-start states that the forward keeps for the backward. They are opaque: rounded to
-/// `dtype`, in the order in which the backward reads them.
+/// Bytes of what the forward keeps for the backward, `kept_states` of them: opaque, rounded to `dtype`, in
+/// the order in which the backward reads them.
 int64_t prism_chunk_states_bytes(const PrismChunkCudaShape& shape);
 
 /// Bytes of device memory that a call needs as `workspace`, aligned to 256; contents do not matter before or

@@ -76,9 +76,9 @@ __device__ inline void bulk_load(uint32_t to, const void* from, int bytes, uint3
       "l"(from), "r"(bytes), "r"(barrier)
       : "memory");
 }
-/// Into the L2 cache alone.
-__device__ inline void bulk_prefetch(const void* from, int bytes) {
-  asm volatile("cp.async.bulk.prefetch.L2.global [%0], %1;" ::"l"(from), "r"(bytes) : "memory");
+/// A line of 128 bytes into the L2 cache alone; any thread.
+__device__ inline void prefetch_line(const void* line) {
+  asm volatile("prefetch.global.L2 [%0];" ::"l"(line));
 }
 __device__ inline void bulk_store(void* to, uint32_t from, int bytes) {
   asm volatile("cp.async.bulk.global.shared::cta.bulk_group [%0], [%1], %2;" ::"l"(to), "r"(from), "r"(bytes)
@@ -107,12 +107,6 @@ __device__ inline void tensor_load(uint32_t to, const CUtensorMap* map, int c0, 
       "[%7];" ::"r"(to),
       "l"(map), "r"(c0), "r"(c1), "r"(c2), "r"(c3), "r"(c4), "r"(barrier)
       : "memory");
-}
-/// The same into the L2 cache alone.
-__device__ inline void tensor_prefetch(const CUtensorMap* map, int c0, int c1, int c2, int c3, int c4) {
-  asm volatile("cp.async.bulk.prefetch.tensor.5d.L2.global [%0, {%1, %2, %3, %4, %5}];" ::"l"(map), "r"(c0),
-               "r"(c1), "r"(c2), "r"(c3), "r"(c4)
-               : "memory");
 }
 
 // wgmma: fence before the first product after registers changed, commit a group, wait for all but kPending

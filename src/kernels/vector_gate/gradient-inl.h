@@ -199,6 +199,7 @@ HWY_NOINLINE void chunk_gradients(const GateSizes<T>& z, int64_t c, T* d_state_t
   if constexpr (kMode == GateMode::kShared) take_out_erased(z, c, at.tokens);
   for (int64_t t = 0; t < c; ++t)
     std::fill_n(at.d_keys + z.at(t, kDecay), (kKeyFields - kDecay) * kWidth, T(0));
+  if (z.V < z.v_cols) std::fill_n(at.dw, c * z.v_row, T(0));  // columns that no row reaches are summed too
   for (int64_t v = 0; v < z.V; v += kRows) {
     remake_states<kMode, kWidth, kRows>(z, c, v, at);
     row_gradients<kMode, kWidth, kRows>(z, c, v, d_state_t, at);

@@ -1,23 +1,26 @@
 #pragma once
 // What the two kernels of the backward share. Letters as in ../README.md; the plan in backward.md.
 #include "kernels/cuda/tile.cuh"
-#include "kernels/prism_chunk/cuda/solve.h"
+#include "kernels/prism_chunk/cuda/segments.cuh"
 
 namespace prism::kernels::cuda {
 
 constexpr int kChunk = 64, kTileBytes = kChunk * kPanelRowBytes;
 
-/// One segment of the backward: slots [first, end) of the schedule with 64 tokens a piece. Records (solve.h)
-/// and d_states hold this segment alone.
+/// One window of the backward: slots [first, end) of the schedule with 64 tokens a piece. Records (solve.h)
+/// and d_states hold this window alone.
 struct BackwardParams {
   CUtensorMap q, k, w, d_o, y;
   Schedule schedule;
+  Segments segments;
   int64_t first = 0, end = 0;
   const uint8_t* records = nullptr;
-  const uint8_t* states = nullptr;  // S at the chunks' starts, of all slots (solve.h)
-  uint8_t* d_states = nullptr;      // dS at the chunks' ends, laid out as the states
-  const float* carried = nullptr;   // dS of the sequence that the segment's end cuts
-  float* carry = nullptr;           // dS of the sequence that its start cuts, for the next segment
+  const uint8_t* states = nullptr;    // S at the chunks' starts, of all slots (solve.h)
+  uint8_t* d_states = nullptr;        // dS at the chunks' ends, laid out as the states
+  const char* transitions = nullptr;  // of the segments, which the forward kept (segments.cuh)
+  char* segment_states = nullptr;     // dS before every segment, from zeros after it
+  const char* carried = nullptr;      // dS of the segment that the window's end cuts
+  char* carry = nullptr;              // dS of the segment that its start cuts, for the next window
   const float* d_final = nullptr;
   float* d_initial = nullptr;
   void *dq = nullptr, *dk = nullptr, *dw = nullptr;

@@ -1,14 +1,19 @@
 // The reverse pass over the states: dS at the end of every chunk, dw_1 = Y, dS_0. One block is 64 columns of
-// V of one value head of one sequence; the gradient dS^T [64, K] stays in the accumulators of one warpgroup
-// from chunk to chunk, as the A operand of the next product. A second warpgroup makes the scores P, the
-// gates' factors and writes Y; one thread of a third loads.
+// V of one value head of one segment of a sequence; the gradient dS^T [64, K] stays in the accumulators of
+// one warpgroup from chunk to chunk, as the A operand of the next product. A second warpgroup makes the
+// scores P, the gates' factors and writes Y; one thread of a third loads. Where sequences are cut, a pass
+// without outputs comes first, and backward_fold.cu between the two.
 #include "kernels/prism_chunk/cuda/backward.h"
+#include "kernels/prism_chunk/cuda/segment_states.cuh"
 
 namespace prism::kernels::cuda {
 namespace {
 
-constexpr int kScanThreads = 3 * kWarpgroupThreads;
+constexpr int kStatesThreads = 3 * kWarpgroupThreads;
 constexpr int kYBuffers = 2;
+/// What one launch computes: dS before every segment but a sequence's first, from zeros after it (the last
+/// one from the final state's gradient); or dS at every chunk's end and Y.
+enum class StatesPass { kSegments, kChunks };
 enum ScanBarrier { kFull, kReady, kEmpty, kStageBarriers };
 
 /// Shared memory of a stage: a chunk's operands.
@@ -26,17 +31,21 @@ struct Stage {
 /// Factors of a chunk's tokens, [64] floats each: exp(G_C - G), scale gam, -b gam.
 enum Factor { kToEnd, kFromStart, kErased };
 
-/// What one block goes through: chunks last, last - 1, .., first of a sequence, all in the segment.
+/// What one block goes through: `chunks` chunks of a segment of a sequence, all in the window, from the last
+/// one.
 struct Row {
-  int64_t sequence, base, first, last;  // slots; base: the sequence's first one
-  int head, slice;
+  int64_t sequence, last_slot;
+  int last, chunks;  // last: of the sequence's chunks
+  int store, segment, segments, head, slice;
   bool from_end, to_start;
-  __device__ int chunks() const { return static_cast<int>(last - first + 1); }
+  /// Whether it begins at the end of a segment that others follow.
+  __device__ bool between() const { return from_end && segment < segments - 1; }
 };
 
-template <class T, int D>
+template <class T, int D, StatesPass kPass>
 struct Scan {
   using S = Stage<D>;
+  static constexpr bool kChunks = kPass == StatesPass::kChunks;
   const BackwardParams& p;
   const Row& row;
   uint32_t memory;
@@ -51,12 +60,11 @@ struct Scan {
     return memory + S::kBarriers + 8 * (S::kCount * kStageBarriers + i % kYBuffers * 2 + empty);
   }
   __device__ Chunk chunk(int i) const {
-    const int64_t index = row.last - i - row.base;
-    const int64_t left = p.schedule.length(row.sequence) - index * kChunk;
-    return {p.schedule.start(row.sequence) + index * kChunk, static_cast<int>(left < kChunk ? left : kChunk)};
+    const int64_t first = int64_t{row.last - i} * kChunk, left = p.schedule.length(row.sequence) - first;
+    return {p.schedule.start(row.sequence) + first, static_cast<int>(left < kChunk ? left : kChunk)};
   }
-  /// Of the buffers [slot of the segment][head][slice].
-  __device__ int64_t local(int i) const { return (row.last - i - p.first) * p.heads + row.head; }
+  /// Of the buffers [slot of the window][head][slice].
+  __device__ int64_t local(int i) const { return (row.last_slot - i - p.first) * p.heads + row.head; }
 
   __device__ void initialise() const {
     for (int i = 0; i < S::kCount; ++i) {
@@ -74,7 +82,7 @@ struct Scan {
   /// All chunks' operands; one thread.
   __device__ void load() const {
     const int key_head = row.head / (p.heads / p.key_heads);
-    for (int i = 0; i < row.chunks(); ++i) {
+    for (int i = 0; i < row.chunks; ++i) {
       const int64_t token = chunk(i).token;
       const uint32_t to = stage(i), full = barrier(i, kFull);
       if (i >= S::kCount) barrier_wait(barrier(i, kEmpty), parity(i) ^ 1);
@@ -155,15 +163,15 @@ struct Scan {
   /// The second warpgroup: ahead of the first by as much as is loaded.
   __device__ void assist() const {
     constexpr int kLead = S::kCount - 1;
-    for (int i = 0; i < row.chunks() + kLead; ++i) {
-      if (i < row.chunks()) {
+    for (int i = 0; i < row.chunks + kLead; ++i) {
+      if (i < row.chunks) {
         barrier_wait(barrier(i, kFull), parity(i));
         if (const int count = chunk(i).count; count < kChunk) clear_tail(i, count);
         make_factors(i);
         make_scores(i);
         barrier_arrive(barrier(i, kReady));
       }
-      if (i >= kLead) write_y(i - kLead);
+      if (kChunks && i >= kLead) write_y(i - kLead);
     }
   }
 
@@ -178,30 +186,37 @@ struct Scan {
       f(e, base + int64_t{k} * p.value_width + v, k < p.key_width && v < p.value_width);
     }
   }
-  /// This thread's part of a carry.
+  /// Where in a carry.
   __device__ int64_t carried() const {
-    return (int64_t{row.head} * S::kPanels + row.slice) * (64 * D) + threadIdx.x % kWarpgroupThreads;
+    return (int64_t{row.head} * S::kPanels + row.slice) * kSliceBytes<S::kPanels>;
+  }
+  __device__ char* before(int segment) const {
+    return p.segment_states + SegmentLayout{p.heads, S::kPanels}.at(row.store + segment, row.head, row.slice);
   }
   __device__ void load_state(float (&d)[D / 2]) const {
     if (!row.from_end) {
-#pragma unroll
-      for (int e = 0; e < D / 2; ++e) d[e] = p.carried[carried() + e * kWarpgroupThreads];
-    } else {
+      load_accumulators(d, kChunks ? p.carried + carried() : before(row.segment));
+    } else if (!row.between()) {
       each_state_element(
           [&](int e, int64_t index, bool inside) { d[e] = p.d_final && inside ? p.d_final[index] : 0; });
+    } else if constexpr (kChunks) {
+      load_accumulators(d, before(row.segment + 1));
+    } else {
+#pragma unroll
+      for (int e = 0; e < D / 2; ++e) d[e] = 0;
     }
   }
   __device__ void store_state(const float (&d)[D / 2]) const {
-    if (!row.to_start) {
-#pragma unroll
-      for (int e = 0; e < D / 2; ++e) p.carry[carried() + e * kWarpgroupThreads] = d[e];
-    } else if (p.d_initial) {
+    if constexpr (!kChunks) {
+      save_accumulators(before(row.segment), d);
+    } else if (!row.to_start) {
+      save_accumulators(p.carry + carried(), d);
+    } else if (p.d_initial && row.segment == 0) {
       each_state_element([&](int e, int64_t index, bool inside) {
         if (inside) p.d_initial[index] = d[e];
       });
     }
   }
-
   /// The rounded dS^T, in registers as an operand, to the block tile of chunk i.
   __device__ void keep_state(int i, const uint32_t (&a)[D / 16][4]) const {
     const int lane = threadIdx.x % kWarpLanes, warp = threadIdx.x / kWarpLanes % 4;
@@ -262,7 +277,7 @@ struct Scan {
     for (int e = 0; e < D / 2; ++e) state[e] *= whole;
     multiply<T>(state, scaled, AlongRows{from + S::kQ}, true);
     wgmma_commit();
-    keep_state(i, a);
+    if constexpr (kChunks) keep_state(i, a);
     wgmma_wait<1>();
     pin(value);
     pin(from_output);
@@ -284,8 +299,10 @@ struct Scan {
     scaled_operands(scaled, value, factors(i, kErased) + pair);
     multiply<T>(state, scaled, AlongRows{from + S::kE}, true);
     wgmma_commit();
-    operands_of<T>(d_out, value);
-    keep_y(i, d_out);
+    if constexpr (kChunks) {
+      operands_of<T>(d_out, value);
+      keep_y(i, d_out);
+    }
     wgmma_wait<0>();
     pin(state);
     barrier_arrive(barrier(i, kEmpty));
@@ -294,41 +311,59 @@ struct Scan {
   __device__ void scan() const {
     float state[D / 2];
     load_state(state);
-    for (int i = 0; i < row.chunks(); ++i) step(i, state);
+    for (int i = 0; i < row.chunks; ++i) step(i, state);
     store_state(state);
   }
 };
 
-/// The block's row; a row without chunks in the segment has last < first.
-__device__ Row row_of_block(const BackwardParams& p, int slices) {
-  const Schedule& at = p.schedule;
-  const int64_t part = blockIdx.x % (int64_t{p.heads} * slices);
-  const int64_t n = at.locate(p.first, kChunk).sequence + blockIdx.x / (int64_t{p.heads} * slices);
-  Row row = {.sequence = n, .base = 0, .first = 0, .last = -1};
-  row.head = static_cast<int>(part / slices);
-  row.slice = static_cast<int>(part % slices);
-  row.from_end = row.to_start = true;
-  if (n >= at.sequences) return row;
-  row.base = at.first_slot(n, kChunk);
-  const int64_t end = row.base + Schedule::pieces_of(at.length(n), kChunk);
-  row.first = row.base > p.first ? row.base : p.first;
-  row.last = (end < p.end ? end : p.end) - 1;
-  row.from_end = end <= p.end;
-  row.to_start = row.base >= p.first;
-  if (row.base >= p.end) row.last = row.first - 1, row.to_start = false;
-  return row;
+/// The block's job. Of calls whose rows are never cut, only the sequences that the window may touch have
+/// blocks.
+template <StatesPass kPass>
+__device__ ScanJob job_of_block(const BackwardParams& p, int slices) {
+  ScanJob job;
+  if constexpr (kPass == StatesPass::kSegments) {
+    job = p.segments.segment_job(blockIdx.x, p.heads, slices);
+    job.valid = job.valid && job.segment > 0;
+    return job;
+  }
+  int64_t id = blockIdx.x;
+  if (p.segments.slots() == 0) id += p.schedule.locate(p.first, kChunk).sequence * p.heads * slices;
+  if (id < p.segments.pieces() * p.heads * slices)
+    job = p.segments.output_job(id, p.heads, slices);
+  else
+    job.valid = false;
+  return job;
 }
 
-template <class T, int D>
-__global__ void __launch_bounds__(kScanThreads, 1) state_gradients(const __grid_constant__ BackwardParams p) {
+/// The part of it in the window.
+template <StatesPass kPass>
+__device__ Row row_of_block(const BackwardParams& p, int slices) {
+  const ScanJob job = job_of_block<kPass>(p, slices);
+  const int64_t begin = job.first_slot, end = begin + job.chunks;
+  const int64_t first = begin > p.first ? begin : p.first, last = (end < p.end ? end : p.end) - 1;
+  const bool inside = job.valid && begin < p.end;
+  return {.sequence = job.sequence,
+          .last_slot = last,
+          .last = static_cast<int>(last - p.schedule.first_slot(job.sequence, kChunk)),
+          .chunks = inside && last >= first ? static_cast<int>(last - first + 1) : 0,
+          .store = job.store,
+          .segment = job.segment,
+          .segments = job.segments,
+          .head = job.head,
+          .slice = job.slice,
+          .from_end = end <= p.end,
+          .to_start = inside && begin >= p.first};
+}
+
+template <class T, int D, StatesPass kPass>
+__global__ void __launch_bounds__(kStatesThreads, 1)
+    state_gradients(const __grid_constant__ BackwardParams p) {
   extern __shared__ uint8_t dynamic[];
-  const Row row = row_of_block(p, D / 64);
-  const bool empty = row.last < row.first;
+  const Row row = row_of_block<kPass>(p, D / 64);
   const uint32_t memory = (shared_address(dynamic) + 1023) & ~1023u;
-  const Scan<T, D> scan{p, row, memory};
-  if (empty) {  // an empty sequence hands its final gradient on; others lie in another segment
-    if (row.sequence < p.schedule.sequences && row.to_start && p.schedule.length(row.sequence) == 0 &&
-        threadIdx.x < kWarpgroupThreads) {
+  const Scan<T, D, kPass> scan{p, row, memory};
+  if (row.chunks == 0) {  // an empty sequence hands its final gradient on; others lie in another window
+    if (row.to_start && p.schedule.length(row.sequence) == 0 && threadIdx.x < kWarpgroupThreads) {
       float state[D / 2];
       scan.load_state(state);
       scan.store_state(state);
@@ -349,29 +384,45 @@ __global__ void __launch_bounds__(kScanThreads, 1) state_gradients(const __grid_
   }
 }
 
-template <class T, int D>
+template <StatesPass kPass>
+int64_t pieces_of_launch(const BackwardParams& p) {
+  if (kPass == StatesPass::kSegments) return p.segments.slots();
+  if (p.segments.slots() > 0) return p.segments.pieces();
+  const Schedule& at = p.schedule;
+  const int64_t row_slots = at.offsets ? 1 : Schedule::pieces_of(at.row_tokens, kChunk);
+  const int64_t touched =
+      (p.end - 1) / row_slots - p.first / row_slots + 1;  // each sequence has its own slot
+  return touched < at.sequences ? touched : at.sequences;
+}
+
+template <class T, int D, StatesPass kPass>
 const char* launch(const BackwardParams& p, CUstream_st* stream) {
   using S = Stage<D>;
-  const auto kernel = state_gradients<T, D>;
+  const auto kernel = state_gradients<T, D, kPass>;
   if (const cudaError_t e =
           cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, S::kShared))
     return cudaGetErrorString(e);
-  const Schedule& at = p.schedule;
-  const int64_t row_slots = at.offsets ? 1 : Schedule::pieces_of(at.row_tokens, kChunk);
-  int64_t rows = (p.end - 1) / row_slots - p.first / row_slots + 1;  // each sequence has a slot of its own
-  if (rows > at.sequences) rows = at.sequences;
-  kernel<<<static_cast<unsigned>(rows * p.heads * (D / 64)), kScanThreads, S::kShared, stream>>>(p);
+  const int64_t blocks = pieces_of_launch<kPass>(p) * p.heads * (D / 64);
+  kernel<<<static_cast<unsigned>(blocks), kStatesThreads, S::kShared, stream>>>(p);
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
-}  // namespace
-
-const char* launch_state_gradients(const BackwardParams& p, Scalar dtype, CUstream_st* stream) {
+template <StatesPass kPass>
+const char* launch_for(const BackwardParams& p, Scalar dtype, CUstream_st* stream) {
   const bool wide = p.key_width > 64;
   if (dtype == Scalar::kBFloat16)
-    return wide ? launch<__nv_bfloat16, 128>(p, stream) : launch<__nv_bfloat16, 64>(p, stream);
-  return wide ? launch<__half, 128>(p, stream) : launch<__half, 64>(p, stream);
+    return wide ? launch<__nv_bfloat16, 128, kPass>(p, stream) : launch<__nv_bfloat16, 64, kPass>(p, stream);
+  return wide ? launch<__half, 128, kPass>(p, stream) : launch<__half, 64, kPass>(p, stream);
+}
+
+}  // namespace
+
+const char* launch_segment_gradients(const BackwardParams& p, Scalar dtype, CUstream_st* stream) {
+  return launch_for<StatesPass::kSegments>(p, dtype, stream);
+}
+const char* launch_state_gradients(const BackwardParams& p, Scalar dtype, CUstream_st* stream) {
+  return launch_for<StatesPass::kChunks>(p, dtype, stream);
 }
 
 }  // namespace prism::kernels::cuda

@@ -1,27 +1,14 @@
 #pragma once
 // The scan: one block walks over the chunks of a piece of a sequence for one head and 64 value channels.
 #include "kernels/cuda/tile.cuh"
-#include "kernels/prism_chunk/cuda/segments.cuh"
+#include "kernels/prism_chunk/cuda/lines.cuh"
+#include "kernels/prism_chunk/cuda/segment_states.cuh"
 #include "kernels/prism_chunk/cuda/solve.h"
 
 namespace prism::kernels::cuda {
 
 inline constexpr int kC = kChunkTokens, kPanelBytes = kC * kPanelRowBytes;
-inline constexpr int kStoreWarps = 3;
-
-/// The warpgroups of a block: one that copies, two that prepare, one that advances the state.
-inline constexpr int kScanThreads = 4 * kWarpgroupThreads, kPrepareGroups = 2;
-
-/// Registers a thread of each, 512 in all.
-struct ScanRegisters {
-  int copy, prepare, advance;
-};
-__host__ __device__ constexpr ScanRegisters scan_registers(int steps) {
-  return steps == 1 ? ScanRegisters{56, 112, 232} : ScanRegisters{48, 120, 224};
-}
-
-/// Steps L as a template argument: 1, 2, or any number above, known when it runs.
-inline constexpr int kManySteps = 3;
+inline constexpr int kStoreWarps = 2, kFirstStoreWarp = 2;
 
 /// What one launch computes.
 enum class ScanPass {
@@ -30,8 +17,26 @@ enum class ScanPass {
   kOutputs       ///< outputs and states of every segment
 };
 
+/// The warpgroups of a block: one that copies, those that prepare, those that advance a state.
+inline constexpr int kScanThreads = 4 * kWarpgroupThreads;
+__host__ __device__ constexpr int prepare_groups(ScanPass pass) { return pass == ScanPass::kOutputs ? 2 : 1; }
+__host__ __device__ constexpr int advance_groups(ScanPass pass) { return 3 - prepare_groups(pass); }
+
+/// Registers a thread of each, 512 in all.
+struct ScanRegisters {
+  int copy, prepare, advance;
+};
+__host__ __device__ constexpr ScanRegisters scan_registers(ScanPass pass, int steps) {
+  if (pass == ScanPass::kTransitions) return {32, 112, 184};
+  return steps == 1 ? ScanRegisters{56, 112, 232} : ScanRegisters{48, 120, 224};
+}
+
+/// Steps L as a template argument: 1, 2, or any number above, known when it runs.
+inline constexpr int kManySteps = 3;
+
 struct ScanParams {
   CUtensorMap q, k, w;
+  Lines q_lines, k_lines, w_lines;
   Segments segments;
   const char* records = nullptr;
   const float* initial_state = nullptr;
@@ -39,6 +44,7 @@ struct ScanParams {
   float* final_state = nullptr;
   void* chunk_states = nullptr;
   char* segment_states = nullptr;
+  char* transitions = nullptr;
   int64_t jobs = 0;
   int steps = 1, heads = 1, key_heads = 1, key_width = 64, value_width = 64, slices = 1;
   float scale = 1;
@@ -61,6 +67,12 @@ struct ScanLayout {
   __host__ __device__ int vectors(int i) const { return output() + kPanelBytes + i * kVectorBytes; }
   __host__ __device__ int barriers() const { return vectors(works); }
   __host__ __device__ int bytes() const { return barriers() + 160; }
+  /// Whether a warp fetches ahead of the loads (scan_copy.cuh).
+  __host__ __device__ bool fetches() const { return stages < 3; }
+  /// Transition matrices that fit into the stages' memory, at most kMostFolds.
+  __host__ __device__ int folds() const {
+    return stages * stage_bytes() / (panels * panels * 64 * 64 * 4) > 1 ? 2 : 1;
+  }
 
   /// gam, exp2(G_C - G): 64 floats each.
   static constexpr int kVectorBytes = 2 * kC * 4;
@@ -68,7 +80,7 @@ struct ScanLayout {
 
 /// The barriers by name. full: the stage is loaded; empty: nobody reads it any more; ready: -Y, w_1 and the
 /// vectors of a work buffer are made; scored: P is; used: the buffer is free again; out_full, out_empty: of
-/// the output tile; fold_full, fold_empty: a transition matrix in the stages' memory; tail: raw loads of a
+/// the output tile; fold_full, fold_empty: of transition matrices in the stages' memory; tail: raw loads of a
 /// sequence's last chunk.
 struct ScanBarriers {
   uint32_t base;
@@ -81,9 +93,9 @@ struct ScanBarriers {
   __device__ uint32_t at(int i) const { return base + 8 * (2 * kMaxStages + 3 * kMaxWorks + i); }
   __device__ uint32_t out_full() const { return at(0); }
   __device__ uint32_t out_empty() const { return at(1); }
-  __device__ uint32_t fold_full() const { return at(2); }
-  __device__ uint32_t fold_empty() const { return at(3); }
-  __device__ uint32_t tail() const { return at(4); }
+  __device__ uint32_t tail() const { return at(2); }
+  __device__ uint32_t fold_full(int fold) const { return at(3 + fold); }
+  __device__ uint32_t fold_empty(int fold) const { return at(3 + kMostFolds + fold); }
 };
 
 /// A place in a ring of buffers, and the parity of the phase in which it is used.

@@ -4,12 +4,17 @@
 // never touches shared memory:
 //   U^T = w_1^T T^T + S^T (-Y)^T,   S^T <- gam_C S^T + (dec U)^T k_1 + sum_{l>1} (dec w_l)^T k_l
 //   O^T = gam (S^T q^T) + U^T P_1^T + sum_{l>1} w_l^T P_l^T
-// Products are issued ahead: while the tensor cores read the state for the outputs, U is rounded.
+// Products are issued ahead: while the tensor cores read the state for the outputs, U is rounded; while they
+// make the next chunk's U, the outputs are stored.
 #include "kernels/prism_chunk/cuda/scan_copy.cuh"
 
 namespace prism::kernels::cuda {
 
-template <class T, int kPanels, int kSteps, ScanPass kPass>
+/// Which state a warpgroup advances: one with outputs, one without, or columns of the transition matrix,
+/// which begin as the identity's and are written with nothing.
+enum class Advance { kOutputs, kState, kMatrix };
+
+template <class T, int kPanels, int kSteps, Advance kRole>
 class ScanAdvance {
  public:
   __device__ ScanAdvance(const ScanParams& params, const ScanShared& shared)
@@ -20,28 +25,36 @@ class ScanAdvance {
 
   __device__ void run() {
     float S[kState];
-    for_each_job<kPanels, kPass>(params_, [&](const ScanJob& job, int64_t id) {
+    for_each_job<kPass>(params_, [&](const ScanJob& job, int64_t id) {
       start(S, job);
-      uint32_t* saved = saved_states(job);
-      for (int left = job.chunks; left > 0; --left) {
-        advance(S, saved, steps_of(params_, job));
-        if (saved) saved += saved_stride();
-        stage_.next(shared_.layout.stages);
-        work_.next(shared_.layout.works);
-      }
+      if (job.chunks > 0) walk(S, job.chunks, saved_states(job));
       asm volatile("" : "+l"(id));  // found again, so that the job holds no registers meanwhile
-      finish(S, job_of<kPanels, kPass>(params_, id));
+      finish(S, job_of<kPass>(params_, id));
     });
   }
 
  private:
   static constexpr int kState = 32 * kPanels, kSlices = 4 * kPanels;  // accumulators; 16-wide slices of K
   static constexpr int kTileWords = 64 * 64 * kPanels / 2;            // of a rounded state
-  static constexpr bool kOutputs = kPass == ScanPass::kOutputs, kLaterUnderWay = kOutputs && kSteps == 2;
+  static constexpr bool kOutputs = kRole == Advance::kOutputs, kWritten = kRole != Advance::kMatrix,
+                        kLater = kWritten && kSteps > 1, kLaterUnderWay = kOutputs && kSteps == 2;
+  static constexpr ScanPass kPass = kOutputs ? ScanPass::kOutputs : ScanPass::kTransitions;
 
-  // Chunks.
+  // Chunks. Outputs are stored while the tensor cores make the next chunk's U.
 
-  __device__ void advance(float (&S)[kState], uint32_t* saved, int steps) {
+  __device__ void walk(float (&S)[kState], int left, uint32_t* saved) {
+    float O[32];
+    advance<true>(S, O, saved);
+    while (--left > 0) {
+      if (saved) saved += saved_stride();
+      advance<false>(S, O, saved);
+    }
+    if constexpr (kOutputs) put_output(O);
+  }
+
+  /// The state after the chunk, and its outputs.
+  template <bool kFirst>
+  __device__ void advance(float (&S)[kState], float (&O)[32], uint32_t* saved) {
     barrier_wait(shared_.barriers.full(stage_.index), stage_.parity);
     barrier_wait(shared_.barriers.ready(work_.index), work_.parity);
     const uint32_t stage = shared_.stage(stage_), work = shared_.work(work_),
@@ -51,15 +64,19 @@ class ScanAdvance {
     uint32_t state[kSlices][4];
 #pragma unroll
     for (int s = 0; s < kSlices; ++s) operand_of<T>(state[s], S, s);
-    float U[32], O[32];
+    float U[32];
     wgmma_fence();
+    if constexpr (kWritten) {
 #pragma unroll
-    for (int s = 0; s < 4; ++s)
-      Wgmma<64>::ss<T, Major::kRows>(U, row_major(writes + 2048 * s, kPanelBytes),
-                                     contraction_major(stage + shared_.layout.record() + 32 * s), s > 0);
-    read_state(U, state, work, true);
+      for (int s = 0; s < 4; ++s)
+        Wgmma<64>::ss<T, Major::kRows>(U, row_major(writes + 2048 * s, kPanelBytes),
+                                       contraction_major(stage + shared_.layout.record() + 32 * s), s > 0);
+    }
+    read_state(U, state, work, kWritten);
     wgmma_commit();
     if constexpr (kOutputs) {
+      if constexpr (!kFirst) put_output(O);
+      wgmma_fence();
       read_state(O, state, stage, false);
       wgmma_commit();
       if (saved) save_state(state, saved);
@@ -67,8 +84,8 @@ class ScanAdvance {
     const float gam = shared_float(vectors + 4 * (kC - 1));
 #pragma unroll
     for (int i = 0; i < kState; ++i) S[i] *= gam;
-    uint32_t later[4][4];
-    if constexpr (kSteps > 1) add_later_writes(S, later, stage, vectors, steps);
+    [[maybe_unused]] uint32_t later[4][4];
+    if constexpr (kLater) add_later_writes(S, later, stage, vectors);
 
     wgmma_wait<kOutputs ? 1 + kLaterUnderWay : 0>();
     pin(U);
@@ -90,10 +107,9 @@ class ScanAdvance {
     pin(S);
     warp_arrive(shared_.barriers.empty(stage_.index));
     warp_arrive(shared_.barriers.used(work_.index));
-    if constexpr (kOutputs) {
-      pin(O);
-      put_output(O);
-    }
+    if constexpr (kOutputs) pin(O);
+    stage_.next(shared_.layout.stages);
+    work_.next(shared_.layout.works);
   }
 
   /// O^T += U^T P_1^T + sum_{l>1} w_l^T P_l^T.
@@ -127,8 +143,8 @@ class ScanAdvance {
 
   /// S^T += sum_{l>1} (dec w_l)^T k_l, `values` dec w_l as an operand; at L = 2 the product stays under way.
   __device__ void add_later_writes(float (&S)[kState], uint32_t (&values)[4][4], uint32_t stage,
-                                   uint32_t vectors, int steps) const {
-    for (int l = 1; l < (kLaterUnderWay ? 2 : steps); ++l) {
+                                   uint32_t vectors) const {
+    for (int l = 1; l < (kSteps == 2 ? 2 : params_.steps); ++l) {
 #pragma unroll
       for (int s = 0; s < 4; ++s) {
         load_operand_transposed(values[s], stage + shared_.layout.writes() + l * kPanelBytes, s);
@@ -209,14 +225,14 @@ class ScanAdvance {
   }
 
   __device__ void start(float (&S)[kState], const ScanJob& job) {
-    if (job.transition) {
+    if constexpr (kRole == Advance::kMatrix) {
       each_element([&](int i, int v, int k) { S[i] = k == 64 * job.slice + v; });
     } else if (job.segment == 0) {
       initial_state(S, job);
-    } else if (!kOutputs) {
-      each_element([&](int i, int, int) { S[i] = 0; });
-    } else {
+    } else if constexpr (kOutputs) {
       fold(S, job);
+    } else {
+      each_element([&](int i, int, int) { S[i] = 0; });
     }
   }
 
@@ -235,11 +251,10 @@ class ScanAdvance {
   }
 
   __device__ void finish(const float (&S)[kState], const ScanJob& job) const {
-    if constexpr (!kOutputs) {
-      if (job.transition)
-        save_transition(S, job);
-      else
-        save_segment(S, job);
+    if constexpr (kRole == Advance::kMatrix) {
+      save_transition<T>(params_.transitions + segment_slice(job, job.segment), S);
+    } else if constexpr (kRole == Advance::kState) {
+      save_accumulators(params_.segment_states + segment_slice(job, job.segment), S);
     } else if (params_.final_state && job.last()) {
       const int64_t base = state_at(job);
       each_element([&](int i, int v, int k) {
@@ -252,73 +267,20 @@ class ScanAdvance {
 
   // Segments.
 
-  __device__ char* segment_slice(const ScanJob& job, int segment, int slice) const {
-    const SegmentLayout layout{params_.heads, params_.slices, kPanels};
-    return params_.segment_states + layout.at(job.store + segment, job.head, slice);
+  __device__ int64_t segment_slice(const ScanJob& job, int segment) const {
+    return SegmentLayout{params_.heads, params_.slices}.at(job.store + segment, job.head, job.slice);
   }
 
-  __device__ void save_segment(const float (&S)[kState], const ScanJob& job) const {
-    float4* to = reinterpret_cast<float4*>(segment_slice(job, job.segment, job.slice)) +
-                 threadIdx.x % kWarpgroupThreads;
-#pragma unroll
-    for (int i = 0; i < kState; i += 4) to[i / 4 * kWarpgroupThreads] = {S[i], S[i + 1], S[i + 2], S[i + 3]};
-  }
-
-  __device__ void load_segment(float (&S)[kState], const ScanJob& job, int segment) const {
-    const float4* from = reinterpret_cast<const float4*>(segment_slice(job, segment, job.slice)) +
-                         threadIdx.x % kWarpgroupThreads;
-#pragma unroll
-    for (int i = 0; i < kState; i += 4) {
-      const float4 x = from[i / 4 * kWarpgroupThreads];
-      S[i] = x.x, S[i + 1] = x.y, S[i + 2] = x.z, S[i + 3] = x.w;
-    }
-  }
-
-  /// x rounded to T, and what that leaves over.
-  __device__ static void split(uint32_t& high, uint32_t& low, float x, float y) {
-    high = pack<T>(x, y);
-    const float2 rounded = unpack<T>(high);
-    low = pack<T>(x - rounded.x, y - rounded.y);
-  }
-
-  __device__ void save_transition(const float (&S)[kState], const ScanJob& job) const {
-    uint32_t* to = reinterpret_cast<uint32_t*>(segment_slice(job, job.segment, params_.slices + job.slice)) +
-                   threadIdx.x / 32 % 4 * 64 + threadIdx.x % 32;
-#pragma unroll
-    for (int i = 0; i < kState; i += 2) {
-      uint32_t high, low;
-      split(high, low, S[i], S[i + 1]);
-      uint32_t* at = to + i / 4 * 256 + i / 2 % 2 * 32;
-      at[0] = high;
-      at[kTileWords] = low;
-    }
-  }
-
-  /// The state before the segment: S_1 = state after the first, S^T <- S^T M^T + R^T for those between. Each
-  /// factor is split in two, so that the product keeps 16 bits.
+  /// The state before the segment: S_1 = state after the first, S <- M S + R for those between.
   __device__ void fold(float (&S)[kState], const ScanJob& job) {
-    load_segment(S, job, 0);
+    load_accumulators(S, params_.segment_states + segment_slice(job, 0));
     for (int segment = 1; segment < job.segment; ++segment) {
       float next[kState];
-      load_segment(next, job, segment);
-      barrier_wait(shared_.barriers.fold_full(), fold_parity_);
-      fold_parity_ ^= 1;
-#pragma unroll
-      for (int s = 0; s < kSlices; ++s) {
-        const uint32_t high = shared_.base + s / 4 * (64 * 64 * kPanels * 4) + s % 4 * 256;
-        const uint32_t low = high + 64 * 64 * kPanels * 2;
-        uint32_t a[4], rest[4];
-#pragma unroll
-        for (int i = 0; i < 4; ++i) split(a[i], rest[i], S[8 * s + 2 * i], S[8 * s + 2 * i + 1]);
-        wgmma_fence();
-        Wgmma<64 * kPanels>::template rs<T, Major::kRows>(next, a, block_row_major(high, 128, 1024), 1);
-        Wgmma<64 * kPanels>::template rs<T, Major::kRows>(next, a, block_row_major(low, 128, 1024), 1);
-        Wgmma<64 * kPanels>::template rs<T, Major::kRows>(next, rest, block_row_major(high, 128, 1024), 1);
-        wgmma_commit();
-        wgmma_wait<0>();
-        pin(next);
-      }
-      warp_arrive(shared_.barriers.fold_empty());
+      load_accumulators(next, params_.segment_states + segment_slice(job, segment));
+      barrier_wait(shared_.barriers.fold_full(fold_.index), fold_.parity);
+      fold_forward<T>(next, S, shared_.base + fold_.index * kPanels * kSliceBytes<kPanels>);
+      warp_arrive(shared_.barriers.fold_empty(fold_.index));
+      fold_.next(shared_.layout.folds());
 #pragma unroll
       for (int i = 0; i < kState; ++i) S[i] = next[i];
     }
@@ -327,8 +289,8 @@ class ScanAdvance {
   const ScanParams& params_;
   const ScanShared& shared_;
   int row_, column_;
-  Cursor stage_, work_;
-  int output_parity_ = 0, fold_parity_ = 0;
+  Cursor stage_, work_, fold_;
+  int output_parity_ = 0;
 };
 
 }  // namespace prism::kernels::cuda

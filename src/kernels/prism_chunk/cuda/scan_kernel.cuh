@@ -23,34 +23,38 @@ ScanLayout layout_for(int steps, int panels) {
   return {steps, panels, 1, 1};
 }
 
-__device__ void init_barriers(const ScanShared& shared) {
+__device__ void init_barriers(const ScanShared& shared, ScanPass pass) {
   const ScanBarriers& barriers = shared.barriers;
   for (int i = 0; i < shared.layout.stages; ++i) {
     barrier_init(barriers.full(i), 1);
-    barrier_init(barriers.empty(i), 4 * (kPrepareGroups + 1));
+    barrier_init(barriers.empty(i), 4 * (prepare_groups(pass) + advance_groups(pass)) +
+                                        (pass == ScanPass::kOutputs && shared.layout.fetches()));
   }
   for (int i = 0; i < shared.layout.works; ++i) {
-    barrier_init(barriers.ready(i), 4 * kPrepareGroups);
+    barrier_init(barriers.ready(i), 4 * prepare_groups(pass));
     barrier_init(barriers.scored(i), 4);
-    barrier_init(barriers.used(i), 4);
+    barrier_init(barriers.used(i), 4 * advance_groups(pass));
   }
   barrier_init(barriers.out_full(), 4);
   barrier_init(barriers.out_empty(), kStoreWarps);
-  barrier_init(barriers.fold_full(), 1);
-  barrier_init(barriers.fold_empty(), 4);
   barrier_init(barriers.tail(), 1);
+  for (int i = 0; i < kMostFolds; ++i) {
+    barrier_init(barriers.fold_full(i), 1);
+    barrier_init(barriers.fold_empty(i), 4);
+  }
   barrier_init_fence();
 }
 
 template <class T, int kPanels, int kSteps, ScanPass kPass>
 __global__ void __launch_bounds__(kScanThreads, 1)
     scan_kernel(const __grid_constant__ ScanParams params, const ScanLayout layout) {
-  constexpr ScanRegisters kRegisters = scan_registers(kSteps);
+  constexpr ScanRegisters kRegisters = scan_registers(kPass, kSteps);
+  constexpr bool kOutputs = kPass == ScanPass::kOutputs;
   extern __shared__ __align__(1024) char memory[];
   const uint32_t base = shared_address(memory);
   const ScanShared shared{layout, base, {base + layout.barriers()}};
   if (threadIdx.x == 0) {
-    init_barriers(shared);
+    init_barriers(shared, kPass);
     prefetch_tensor_map(&params.q);
     prefetch_tensor_map(&params.k);
     prefetch_tensor_map(&params.w);
@@ -61,18 +65,24 @@ __global__ void __launch_bounds__(kScanThreads, 1)
     registers_shrink<kRegisters.copy>();
     if (threadIdx.x < 32)
       ScanLoader<kPanels, kPass>(params, shared).run();
-    else if (kPass == ScanPass::kOutputs)
+    else if (kOutputs && threadIdx.x < 64)
+      fetch_ahead<kPanels>(params, shared);
+    else if (kOutputs)
       store_outputs<T, kPanels>(params, shared);
-  } else if (group <= kPrepareGroups) {
+  } else if (group == 1) {
     registers_shrink<kRegisters.prepare>();
-    ScanPrepare<T, kPanels, kSteps, kPass> prepare(params, shared);
-    if (group == 1)
-      prepare.run_first();
-    else
-      prepare.run_second();
+    ScanPrepare<T, kPanels, kSteps, kPass>(params, shared).run_first();
+  } else if (group == 2) {
+    if constexpr (kOutputs) {
+      registers_shrink<kRegisters.prepare>();
+      ScanPrepare<T, kPanels, kSteps, kPass>(params, shared).run_second();
+    } else {
+      registers_grow<kRegisters.advance>();
+      ScanAdvance<T, kPanels, kSteps, Advance::kState>(params, shared).run();
+    }
   } else {
     registers_grow<kRegisters.advance>();
-    ScanAdvance<T, kPanels, kSteps, kPass>(params, shared).run();
+    ScanAdvance<T, kPanels, kSteps, kOutputs ? Advance::kOutputs : Advance::kMatrix>(params, shared).run();
   }
 }
 

@@ -2,7 +2,8 @@
 // Two warpgroups that prepare a chunk for the one that advances the state:
 //   vectors gam and dec = exp2(G_C - G), reads -Y = -T diag(b gam) E, scores P_l = lower(Gam * q k_l^T), and
 //   above L = 1 the first write w_1 <- w_1 - sum_{l>1} diag(b) strict(Gam * E k_l^T) w_l.
-// The scores are the last that is needed. Which takes what is in run_first and run_second.
+// The scores are the last that is needed. Which takes what is in run_first and run_second; without outputs
+// there are no scores, and one warpgroup is enough.
 #include "kernels/prism_chunk/cuda/scan_copy.cuh"
 
 namespace prism::kernels::cuda {
@@ -16,24 +17,24 @@ class ScanPrepare {
         row_(threadIdx.x / 32 % 4 * 16 + threadIdx.x % 32 / 4),
         column_(threadIdx.x % 4 * 2) {}
 
+  /// Without outputs it prepares alone.
   __device__ void run_first() {
-    each_chunk([&](const ScanJob& job, uint32_t stage, uint32_t work) {
+    each_chunk([&](uint32_t stage, uint32_t work) {
+      constexpr bool kOutputs = kPass == ScanPass::kOutputs;
       make_vectors();
-      if constexpr (kPass == ScanPass::kOutputs) {
-        if constexpr (kSteps > 1) make_reads(stage, work);
-        announce(shared_.barriers.ready(work_.index));
+      if constexpr (kSteps > 1 || !kOutputs) make_reads(stage, work);
+      if constexpr (kSteps > 1 && !kOutputs) make_first_write(stage);
+      announce(shared_.barriers.ready(work_.index));
+      if constexpr (kOutputs) {
         make_scores(stage, work);
         announce(shared_.barriers.scored(work_.index));
-      } else {
-        if (kSteps > 1 && !job.transition) make_first_write(stage);
-        announce(shared_.barriers.ready(work_.index));
       }
     });
   }
 
   __device__ void run_second() {
-    each_chunk([&](const ScanJob&, uint32_t stage, uint32_t work) {
-      if constexpr (kPass == ScanPass::kOutputs && kSteps > 1)
+    each_chunk([&](uint32_t stage, uint32_t work) {
+      if constexpr (kSteps > 1)
         make_first_write(stage);
       else
         make_reads(stage, work);
@@ -44,14 +45,14 @@ class ScanPrepare {
  private:
   template <class F>
   __device__ void each_chunk(F f) {
-    for_each_job<kPanels, kPass>(params_, [&](const ScanJob& job, int64_t) {
+    for_each_job<kPass>(params_, [&](const ScanJob& job, int64_t) {
       for (int left = job.chunks; left > 0; --left) {
         barrier_wait(shared_.barriers.full(stage_.index), stage_.parity);
         barrier_wait(shared_.barriers.used(work_.index), work_.parity ^ 1);
         const uint32_t stage = shared_.stage(stage_);
         G_ = stage + shared_.layout.record() + kRecordG;
         b_ = stage + shared_.layout.record() + kRecordB;
-        f(job, stage, shared_.work(work_));
+        f(stage, shared_.work(work_));
         if (threadIdx.x % 32 == 0) barrier_arrive(shared_.barriers.empty(stage_.index));
         stage_.next(shared_.layout.stages);
         work_.next(shared_.layout.works);

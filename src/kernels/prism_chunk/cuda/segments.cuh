@@ -6,22 +6,17 @@
 
 namespace prism::kernels::cuda {
 
-/// The least tokens a segment; also what a segment's slot in the workspace stands for.
-inline constexpr int64_t kSegmentTokens = 2048;
-
 struct ScanJob {
-  int64_t sequence = 0, first_token = 0;
+  int64_t sequence = 0;
   int64_t first_slot = 0;  ///< chunk slot of the first chunk
-  int64_t store = 0;       ///< slot of the sequence's first segment in the segment states
+  int first_token = 0, tokens = 0;
+  int store = 0;  ///< slot of the sequence's first segment in the segment states
   int segment = 0, segments = 1, chunks = 0, head = 0, slice = 0;
-  int64_t tokens = 0;
   bool valid = true;
-  /// The slice is 64 columns of the transition matrix: no writes, starts from the identity.
-  bool transition = false;
   __device__ bool last() const { return segment == segments - 1; }
   __device__ int tokens_of(int chunk) const {
-    const int64_t left = tokens - int64_t{chunk} * kChunkTokens;
-    return static_cast<int>(left < kChunkTokens ? left : kChunkTokens);
+    const int left = tokens - chunk * static_cast<int>(kChunkTokens);
+    return left < kChunkTokens ? left : static_cast<int>(kChunkTokens);
   }
 };
 
@@ -29,16 +24,12 @@ struct Segments {
   Schedule schedule;
   int most = 1;  ///< segments a sequence
 
-  /// Segments are worth their transition matrices from three on.
-  static int most_for(int64_t heads, int64_t slices) {
-    const int64_t fill = 128 / (heads * slices);
-    return fill < 3 ? 1 : fill > 16 ? 16 : static_cast<int>(fill);
-  }
   /// Slots of segments: sequence n's first is start(n) / kSegmentTokens, and it has no more than length /
-  /// kSegmentTokens of them.
+  /// kSegmentTokens of them. 0: no sequence is cut.
   __host__ __device__ int64_t slots() const {
-    const bool none = most == 1 || (!schedule.offsets && count(schedule.row_tokens) == 1);
-    return none ? 0 : schedule.tokens / kSegmentTokens;
+    const int64_t slots = schedule.tokens / kSegmentTokens;  // fewer than three have no cut sequence
+    const bool none = most == 1 || slots < 3 || (!schedule.offsets && count(schedule.row_tokens) == 1);
+    return none ? 0 : slots;
   }
 
   __host__ __device__ int count(int64_t length) const {
@@ -48,53 +39,60 @@ struct Segments {
 
   /// Segment `segment` of sequence n.
   __device__ void cut(ScanJob& job) const {
-    const int64_t begin = schedule.start(job.sequence), length = schedule.length(job.sequence);
-    const int64_t chunks = Schedule::pieces_of(length, kChunkTokens);
-    int64_t each = chunks;
+    const int64_t begin = schedule.start(job.sequence);
+    const int length = static_cast<int>(schedule.length(job.sequence)), C = static_cast<int>(kChunkTokens);
+    const int chunks = (length + C - 1) / C;
+    int each = chunks;
     job.segments = count(length);
     if (job.segments > 1) {
-      each = Schedule::pieces_of(chunks, job.segments);
-      job.segments = static_cast<int>(Schedule::pieces_of(chunks, each));
+      each = (chunks + job.segments - 1) / job.segments;
+      job.segments = (chunks + each - 1) / each;
     }
-    const int64_t first = job.segment * each, left = chunks - first;
+    const int first = job.segment * each, left = chunks - first;
     job.valid = job.segment < job.segments;
-    job.chunks = job.valid ? static_cast<int>(left < each ? left : each) : 0;
-    job.first_token = begin + first * kChunkTokens;
-    job.tokens = length - first * kChunkTokens;
-    if (job.tokens > int64_t{job.chunks} * kChunkTokens) job.tokens = int64_t{job.chunks} * kChunkTokens;
+    job.chunks = !job.valid ? 0 : left < each ? left : each;
+    job.first_token = static_cast<int>(begin) + first * C;
+    job.tokens = length - first * C < job.chunks * C ? length - first * C : job.chunks * C;
     job.first_slot = schedule.first_slot(job.sequence, kChunkTokens) + first;
-    job.store = begin / kSegmentTokens;
+    job.store = static_cast<int>(begin / kSegmentTokens);
   }
 
-  /// All lanes of a warp together. Pieces: the sequences' first segments, then the slots of further ones.
+  /// Pieces of all sequences, those that are none among them. Rows of equal length: their segments. Others:
+  /// the slots, of which a sequence's first is none, and then the sequences' first segments, so that a block
+  /// that takes two pieces has one of each.
+  __host__ __device__ int64_t pieces() const {
+    if (!schedule.offsets) return schedule.sequences * count(schedule.row_tokens);
+    return slots() + schedule.sequences;
+  }
+
+  /// All lanes of a warp together.
   __device__ ScanJob output_job(int64_t id, int heads, int slices) const {
     ScanJob job;
     const int64_t piece = id / (int64_t{slices} * heads);
     job.slice = static_cast<int>(id % slices);
     job.head = static_cast<int>(id / slices % heads);
-    if (piece < schedule.sequences) {
-      job.sequence = piece;
+    if (!schedule.offsets) {
+      const int segments = count(schedule.row_tokens);
+      job.sequence = piece / segments;
+      job.segment = static_cast<int>(piece % segments);
       cut(job);
-    } else {
-      place(job, piece - schedule.sequences);
+    } else if (piece < slots()) {
+      place(job, piece);
       job.valid = job.valid && job.segment > 0;
+    } else {
+      job.sequence = piece - slots();
+      cut(job);
     }
     return job;
   }
 
-  /// The states' jobs come first, then those of the transition matrices, which are shorter: a block that
-  /// takes every so-manieth job gets some of both. A first segment has no matrix: its state is known. A last
-  /// one needs nothing.
-  __device__ ScanJob transition_job(int64_t id, int heads, int slices, int key_slices) const {
+  /// One segment of a cut sequence, in the order of their slots.
+  __device__ ScanJob segment_job(int64_t id, int heads, int slices) const {
     ScanJob job;
-    const int64_t states = slots() * heads * slices;
-    job.transition = id >= states;
-    const int64_t own = job.transition ? id - states : id;
-    const int each = job.transition ? key_slices : slices;
-    job.slice = static_cast<int>(own % each);
-    job.head = static_cast<int>(own / each % heads);
-    place(job, own / (int64_t{each} * heads));
-    job.valid = job.valid && !job.last() && !(job.transition && job.segment == 0);
+    job.slice = static_cast<int>(id % slices);
+    job.head = static_cast<int>(id / slices % heads);
+    place(job, id / (int64_t{slices} * heads));
+    job.valid = job.valid && job.segments > 1;
     return job;
   }
 
@@ -106,17 +104,20 @@ struct Segments {
   }
 };
 
-/// Segment states: for (slot, head), `slices` slices of the state, fp32 in the order of the accumulators,
-/// then K / 64 slices of the transition matrix, each a block tile of its rounded value and one of the rest.
+inline Segments segments_of(const PrismChunkCudaShape& shape) {
+  return {schedule_of(shape), static_cast<int>(most_segments(shape.heads, shape.value_width))};
+}
+
+/// Where a segment's states and its transition matrix lie: for (slot, head), `slices` slices of 64 columns.
+/// As many bytes for both: a state's slice is fp32 in the order of the accumulators, a matrix's is a block
+/// tile of the rounded values and one of the rest.
 struct SegmentLayout {
   int64_t heads;
-  int slices, panels;
-  __host__ __device__ int64_t slice_bytes() const { return int64_t{64} * 64 * panels * 4; }
-  __host__ __device__ int64_t bytes(int64_t slots) const {
-    return slots * heads * (slices + panels) * slice_bytes();
-  }
+  int slices;
+  __host__ __device__ int64_t slice_bytes() const { return int64_t{64} * 64 * slices * 4; }
+  __host__ __device__ int64_t bytes(int64_t slots) const { return slots * heads * slices * slice_bytes(); }
   __host__ __device__ int64_t at(int64_t slot, int64_t head, int slice) const {
-    return ((slot * heads + head) * (slices + panels) + slice) * slice_bytes();
+    return ((slot * heads + head) * slices + slice) * slice_bytes();
   }
 };
 

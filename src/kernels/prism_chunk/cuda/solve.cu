@@ -3,10 +3,12 @@
 // entries stay of the size of b), in 16x16 blocks:
 //   D_i = inv(I + A_ii)                         fp32 substitution, one column a lane
 //   T_ij = -D_i sum_{j <= m < i} A_im T_mj      tf32 tensor cores, from the diagonal down
-// The blocks are kept transposed, so that the accumulator of one product is the A operand of the next;
-// columns of a contraction may come in any order as long as both operands agree, here 2 t and 2 t + 1 for the
-// hardware's t and t + 4. The next chunk's keys and gates are on their way meanwhile. Warps know nothing of
-// each other.
+// The blocks are kept transposed, so that the accumulator of one product is the A operand of the next; the
+// blocks A_im are B operands as the Gram matrix leaves them. Columns of a contraction may come in any order
+// as long as both operands agree, here 2 t and 2 t + 1 for the hardware's t and t + 4. Warps know nothing of
+// each other. A chunk is some 2,100 instructions in a row, so what counts is how many warps a processor
+// holds, and so how little memory each needs: 64 columns of the keys at a time. The next chunk's first ones
+// and its gates are on their way while this one is solved.
 #include <algorithm>
 #include <type_traits>
 
@@ -19,7 +21,7 @@ namespace prism::kernels::cuda {
 namespace {
 
 constexpr int kC = kChunkTokens, kBlock = 16, kBlocks = kC / kBlock, kTriangle = kBlocks * (kBlocks + 1) / 2;
-constexpr int kBlocksAProcessor = 6;  // what shared memory holds at K = 128
+constexpr int kBlocksAProcessor = 10;  // what shared memory holds, at 168 registers a thread
 constexpr float kLog2e = 1.44269504088896340736f, kLeastLogGate = -750;
 
 struct SolveParams {
@@ -31,64 +33,75 @@ struct SolveParams {
   int heads, key_heads;
 };
 
-template <int kPanels>
 struct Shared {
-  alignas(1024) char keys[kPanels * kC * kPanelRowBytes];
+  alignas(1024) char keys[kC * kPanelRowBytes];
   alignas(256) char record[kRecordBytes];
-  alignas(16) float blocks[kTriangle][kBlock * kBlock];  // A below the diagonal, D on it
+  alignas(16) float diagonal[kBlocks][kBlock * kBlock];  // A_ii, then D_i
   alignas(8) uint64_t loaded;
 };
 
-/// Place of block (i, j), j <= i.
-__device__ constexpr int triangle(int i, int j) { return i * (i + 1) / 2 + j; }
-/// Place of an element in a block: rows 0 .. 3 of 8 columns lie in different banks.
-__device__ constexpr int place(int row, int column) { return row * kBlock + (column ^ (row & 2) << 2); }
-
 /// A chunk of one key head.
 struct Job {
-  int64_t id = 0;
-  Piece chunk;
-  int key_head = 0;
+  int64_t id, slot;
+  int first_token, tokens, key_head;
 };
+
+/// Place of block (i, j), j <= i, and of those below the diagonal alone.
+__device__ constexpr int triangle(int i, int j) { return i * (i + 1) / 2 + j; }
+__device__ constexpr int below_diagonal(int i, int j) { return i * (i - 1) / 2 + j; }
+/// Place of an element in a block: rows 0 .. 3 of 8 columns lie in different banks.
+__device__ constexpr int place(int row, int column) { return row * kBlock + (column ^ (row & 2) << 2); }
 
 /// Log-gates (base 2) and strengths of the lane's two tokens.
 struct Gates {
   float g[2], b[2];
 };
 
-__device__ float gate_at(const View& view, int64_t token, int head) {
-  return __ldg(static_cast<const float*>(view.data) + token * view.token_stride + head * view.head_stride);
+__device__ const float* gate_address(const View& view, int64_t token, int head) {
+  return static_cast<const float*>(view.data) + token * view.token_stride + head * view.head_stride;
 }
 
-__device__ uint32_t tf32(float x) {
-  uint32_t r;
-  asm("cvt.rna.tf32.f32 %0, %1;" : "=r"(r) : "f"(x));
-  return r;
-}
+/// Rounded to tf32, for products alone: they leave the low 13 bits out, whatever is there.
+__device__ uint32_t tf32(float x) { return __float_as_uint(x) + 0x1000; }
+/// The same with those bits 0.
+__device__ uint32_t tf32_value(float x) { return tf32(x) & ~0x1fffu; }
 
 /// A 16x16 block of T, transposed and rounded to tf32: x[n][2 r + c] = block[8 n + 2 t + c][g + 8 r].
 struct Block {
   uint32_t x[2][4];
 };
+/// A block of A as the Gram matrix leaves it, rounded to tf32: x[n][2 r + c] = block[g + 8 r][8 n + 2 t + c].
+struct System {
+  uint32_t x[2][4];
+};
 
-/// sum += W A^T, A a block in shared memory.
+__device__ void add_product(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+  asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
+      "{%0, %1, %2, %3};"
+      : "+f"(d[0]), "+f"(d[1]), "+f"(d[2]), "+f"(d[3])
+      : "r"(a[0]), "r"(a[2]), "r"(a[1]), "r"(a[3]), "r"(b0), "r"(b1));
+}
+/// sum += W A^T.
+__device__ void add_product(float (&sum)[2][4], const Block& W, const System& A) {
+#pragma unroll
+  for (int s = 0; s < 2; ++s)
+#pragma unroll
+    for (int n = 0; n < 2; ++n) add_product(sum[n], W.x[s], A.x[s][2 * n], A.x[s][2 * n + 1]);
+}
+/// The same with the block in shared memory.
 __device__ void add_product(float (&sum)[2][4], const Block& W, const float* A) {
-  const int t = threadIdx.x % 4, g = threadIdx.x / 4;
+  const int t = threadIdx.x % 4, g = threadIdx.x % kWarpLanes / 4;
 #pragma unroll
   for (int s = 0; s < 2; ++s)
 #pragma unroll
     for (int n = 0; n < 2; ++n) {
-      const float2 b = *reinterpret_cast<const float2*>(A + place(8 * n + g, 8 * s + 2 * t));
-      asm("mma.sync.aligned.m16n8k8.row.col.f32.tf32.tf32.f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, "
-          "{%0, %1, %2, %3};"
-          : "+f"(sum[n][0]), "+f"(sum[n][1]), "+f"(sum[n][2]), "+f"(sum[n][3])
-          : "r"(W.x[s][0]), "r"(W.x[s][2]), "r"(W.x[s][1]), "r"(W.x[s][3]), "r"(__float_as_uint(b.x)),
-            "r"(__float_as_uint(b.y)));
+      const uint2 b = *reinterpret_cast<const uint2*>(A + place(8 * n + g, 8 * s + 2 * t));
+      add_product(sum[n], W.x[s], b.x, b.y);
     }
 }
 
 template <class T>
-__device__ void add_gram(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
+__device__ void multiply_add(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uint32_t b1) {
 #define PRISM_MMA(TYPE)                                     \
   asm("mma.sync.aligned.m16n8k16.row.col.f32." TYPE         \
       ".f32 {%0, %1, %2, %3}, {%4, %5, %6, %7}, {%8, %9}, " \
@@ -103,13 +116,13 @@ __device__ void add_gram(float (&d)[4], const uint32_t (&a)[4], uint32_t b0, uin
 #undef PRISM_MMA
 }
 
-template <class T, int kPanels>
+template <class T, int kPanels, bool kGrouped>
 class Solve {
  public:
-  __device__ Solve(const SolveParams& params, Shared<kPanels>& shared)
+  __device__ Solve(const SolveParams& params, Shared& shared)
       : params_(params),
         shared_(shared),
-        group_(params.heads / params.key_heads),
+        group_(kGrouped ? params.heads / params.key_heads : 1),
         lane_(threadIdx.x),
         t_(lane_ % 4),
         g_(lane_ / 4) {}
@@ -117,30 +130,36 @@ class Solve {
   __device__ void run() {
     Job job = find(params_.first_job + blockIdx.x);
     if (job.id >= params_.end_job) return;
-    load_keys(job);
+    load_keys(job, 0);
     Gates gates = fetch(job, 0);
-    for (int parity = 0; job.id < params_.end_job; parity ^= 1) {
-      barrier_wait(shared_address(&shared_.loaded), parity);
+    while (job.id < params_.end_job) {
       float gram[kTriangle][2][4] = {};
-      make_gram(gram);
-      __syncwarp();
+#pragma unroll
+      for (int panel = 0; panel < kPanels; ++panel) {
+        barrier_wait(shared_address(&shared_.loaded), parity_);
+        parity_ ^= 1;
+        add_gram(gram);
+        __syncwarp();
+        if (panel + 1 < kPanels) load_keys(job, panel + 1);
+      }
       const Job next = find(job.id + gridDim.x);
-      if (next.id < params_.end_job) load_keys(next);
+      if (next.id < params_.end_job) load_keys(next, 0);
       for (int h = 0; h < group_; ++h) {
         const Gates now = gates;
-        if (h + 1 < group_)
+        if (kGrouped && h + 1 < group_)
           gates = fetch(job, h + 1);
         else if (next.id < params_.end_job)
           gates = fetch(next, 0);
-        store_gates(now, job.chunk.tokens);
-        store_system(gram, job.chunk.tokens);
+        store_gates(now, job.tokens);
+        System A[kTriangle - kBlocks];
+        make_system(A, gram, job.tokens);
         invert_diagonal(0);
         invert_diagonal(2);
         __syncwarp();
-        solve_column<0>();
-        solve_column<1>();
-        solve_column<2>();
-        solve_column<3>();
+        solve_column<0>(A);
+        solve_column<1>(A);
+        solve_column<2>(A);
+        solve_column<3>(A);
         send(job, h);
       }
       job = next;
@@ -151,49 +170,49 @@ class Solve {
  private:
   /// The first job from `id` on whose slot has a chunk.
   __device__ Job find(int64_t id) const {
-    Job job;
-    for (job.id = id; job.id < params_.end_job; job.id += gridDim.x) {
-      job.chunk = params_.schedule.locate(job.id / params_.key_heads, kC);
-      job.key_head = static_cast<int>(job.id % params_.key_heads);
-      if (job.chunk.tokens > 0) break;
+    for (; id < params_.end_job; id += gridDim.x) {
+      const int64_t slot = id / params_.key_heads;
+      const Piece chunk = params_.schedule.locate(slot, kC);
+      if (chunk.tokens > 0)
+        return {id, slot, static_cast<int>(chunk.first_token), chunk.tokens,
+                static_cast<int>(id - slot * params_.key_heads)};
     }
-    return job;
+    return {id, 0, 0, 0, 0};
   }
 
-  __device__ void load_keys(const Job& job) const {
+  /// 64 columns of the chunk's keys.
+  __device__ void load_keys(const Job& job, int panel) const {
     if (lane_ != 0) return;
     const uint32_t loaded = shared_address(&shared_.loaded);
     barrier_arrive_expect(loaded, sizeof shared_.keys);
-    tensor_load(shared_address(shared_.keys), &params_.k, 0, static_cast<int>(job.chunk.first_token), 0,
-                job.key_head, 0, loaded);
+    tensor_load(shared_address(shared_.keys), &params_.k, 0, job.first_token, panel, job.key_head, 0, loaded);
   }
 
   __device__ Gates fetch(const Job& job, int h) const {
     Gates gates{};
     for (int i = 0; i < 2; ++i) {
-      if (2 * lane_ + i >= job.chunk.tokens) continue;
-      gates.g[i] = gate_at(params_.g, job.chunk.first_token + 2 * lane_ + i, job.key_head * group_ + h);
-      gates.b[i] = gate_at(params_.b, job.chunk.first_token + 2 * lane_ + i, job.key_head * group_ + h);
+      if (2 * lane_ + i >= job.tokens) continue;
+      gates.g[i] = __ldg(gate_address(params_.g, job.first_token + 2 * lane_ + i, job.key_head * group_ + h));
+      gates.b[i] = __ldg(gate_address(params_.b, job.first_token + 2 * lane_ + i, job.key_head * group_ + h));
     }
     return gates;
   }
 
-  /// The blocks of E E^T on and below the diagonal. A slice of E is A operand of its rows and B operand of
-  /// its columns.
-  __device__ void make_gram(float (&gram)[kTriangle][2][4]) const {
+  /// The share of the loaded columns in the blocks of E E^T on and below the diagonal. 16 of them are A
+  /// operand of their rows and B operand of their columns.
+  __device__ void add_gram(float (&gram)[kTriangle][2][4]) const {
 #pragma unroll
-    for (int s = 0; s < 4 * kPanels; ++s) {
+    for (int s = 0; s < 4; ++s) {
       uint32_t e[kBlocks][4];
-      const uint32_t panel = shared_address(shared_.keys) + s / 4 * kC * kPanelRowBytes;
 #pragma unroll
       for (int i = 0; i < kBlocks; ++i)
-        matrix_load(e[i], panel + swizzled(16 * i + lane_ % 16, 2 * (s % 4) + lane_ / 16));
+        matrix_load(e[i], shared_address(shared_.keys) + swizzled(16 * i + lane_ % 16, 2 * s + lane_ / 16));
 #pragma unroll
       for (int i = 0; i < kBlocks; ++i)
 #pragma unroll
         for (int j = 0; j <= i; ++j)
 #pragma unroll
-          for (int n = 0; n < 2; ++n) add_gram<T>(gram[triangle(i, j)][n], e[i], e[j][n], e[j][2 + n]);
+          for (int n = 0; n < 2; ++n) multiply_add<T>(gram[triangle(i, j)][n], e[i], e[j][n], e[j][2 + n]);
     }
   }
 
@@ -218,24 +237,28 @@ class Solve {
     __syncwarp();
   }
 
-  /// A from the Gram matrix; rows beyond the sequence's end are 0, whatever the copy engine found there.
-  __device__ void store_system(const float (&gram)[kTriangle][2][4], int tokens) const {
+  /// A from the Gram matrix, its diagonal blocks in shared memory; rows beyond the sequence's end are 0,
+  /// whatever the copy engine found there.
+  __device__ void make_system(System (&A)[kTriangle - kBlocks], const float (&gram)[kTriangle][2][4],
+                              int tokens) const {
 #pragma unroll
     for (int i = 0; i < kBlocks; ++i)
 #pragma unroll
       for (int r = 0; r < 2; ++r) {
-        const int row = g_ + 8 * r;
-        const bool inside = 16 * i + row < tokens;
-        const float strength = b()[16 * i + row];
+        const int row = 16 * i + g_ + 8 * r;
+        const bool inside = row < tokens;
+        const float strength = inside ? b()[row] : 0;
 #pragma unroll
-        for (int j = 0; j <= i; ++j)
+        for (int n = 0; n < 2; ++n) {
 #pragma unroll
-          for (int n = 0; n < 2; ++n) {
-            const float* x = gram[triangle(i, j)][n] + 2 * r;
-            float2 a = {inside ? strength * x[0] : 0, inside ? strength * x[1] : 0};
-            if (j < i) a = {__uint_as_float(tf32(a.x)), __uint_as_float(tf32(a.y))};
-            *reinterpret_cast<float2*>(shared_.blocks[triangle(i, j)] + place(row, 8 * n + 2 * t_)) = a;
-          }
+          for (int j = 0; j < i; ++j)
+#pragma unroll
+            for (int c = 2 * r; c < 2 * r + 2; ++c)
+              A[below_diagonal(i, j)].x[n][c] = inside ? tf32(strength * gram[triangle(i, j)][n][c]) : 0;
+          const float* x = gram[triangle(i, i)][n] + 2 * r;
+          *reinterpret_cast<float2*>(shared_.diagonal[i] + place(g_ + 8 * r, 8 * n + 2 * t_)) =
+              inside ? float2{strength * x[0], strength * x[1]} : float2{0, 0};
+        }
       }
     __syncwarp();
   }
@@ -244,7 +267,7 @@ class Solve {
   /// diagonal is read.
   __device__ void invert_diagonal(int first) const {
     const int j = lane_ % kBlock;
-    float* A = shared_.blocks[lane_ < kBlock ? triangle(first, first) : triangle(first + 1, first + 1)];
+    float* A = shared_.diagonal[first + lane_ / kBlock];
     float x[kBlock];
 #pragma unroll
     for (int i = 0; i < kBlock; ++i) {
@@ -259,13 +282,13 @@ class Solve {
     }
     __syncwarp();
 #pragma unroll
-    for (int i = 0; i < kBlock; ++i) A[place(i, j)] = __uint_as_float(tf32(x[i]));
+    for (int i = 0; i < kBlock; ++i) A[place(i, j)] = __uint_as_float(tf32_value(x[i]));
   }
 
   template <int j>
-  __device__ void solve_column() const {
+  __device__ void solve_column(const System (&A)[kTriangle - kBlocks]) const {
     Block column[kBlocks - j];
-    const float* D = shared_.blocks[triangle(j, j)];
+    const float* D = shared_.diagonal[j];
 #pragma unroll
     for (int n = 0; n < 2; ++n)
 #pragma unroll
@@ -276,18 +299,19 @@ class Solve {
     for (int below = 1; below < kBlocks - j; ++below) {
       float sum[2][4] = {}, out[2][4] = {};
 #pragma unroll
-      for (int m = 0; m < below; ++m) add_product(sum, column[m], shared_.blocks[triangle(j + below, j + m)]);
+      for (int m = 0; m < below; ++m) add_product(sum, column[m], A[below_diagonal(j + below, j + m)]);
       Block negated;
 #pragma unroll
       for (int c = 0; c < 8; ++c) negated.x[c / 4][c % 4] = tf32(-sum[c / 4][c % 4]);
-      add_product(out, negated, shared_.blocks[triangle(j + below, j + below)]);
+      add_product(out, negated, shared_.diagonal[j + below]);
 #pragma unroll
-      for (int c = 0; c < 8; ++c) column[below].x[c / 4][c % 4] = tf32(out[c / 4][c % 4]);
+      for (int c = 0; c < 8; ++c) column[below].x[c / 4][c % 4] = tf32_value(out[c / 4][c % 4]);
       store_block(column[below], j + below, j);
     }
   }
 
-  /// Gam times the block, into T's block (i, j).
+  /// Gam times the block, into T's block (i, j). The upper triangle of a diagonal one is 0 already, and there
+  /// the exponent would be positive.
   __device__ void store_block(const Block& block, int i, int j) const {
     uint32_t out[2][2];
 #pragma unroll
@@ -296,8 +320,10 @@ class Solve {
       for (int r = 0; r < 2; ++r) {
         const float2 row = *reinterpret_cast<const float2*>(G() + 16 * i + 8 * n + 2 * t_);
         const float column = G()[16 * j + g_ + 8 * r];
-        out[n][r] = pack<T>(__uint_as_float(block.x[n][2 * r]) * exp2_fast(fminf(row.x - column, 0)),
-                            __uint_as_float(block.x[n][2 * r + 1]) * exp2_fast(fminf(row.y - column, 0)));
+        float2 exponent = {row.x - column, row.y - column};
+        if (i == j) exponent = {fminf(exponent.x, 0), fminf(exponent.y, 0)};
+        out[n][r] = pack<T>(__uint_as_float(block.x[n][2 * r]) * exp2_fast(exponent.x),
+                            __uint_as_float(block.x[n][2 * r + 1]) * exp2_fast(exponent.y));
       }
     const int row = 16 * i + lane_ / 16 * 8 + lane_ % 8, piece = 2 * j + lane_ / 8 % 2;
     matrix_store_transposed(shared_address(shared_.record) + swizzled(row, piece), out[0][0], out[0][1],
@@ -308,21 +334,22 @@ class Solve {
     fence_async_shared();
     __syncwarp();
     if (lane_ != 0) return;
-    const int64_t slot = job.id / params_.key_heads - params_.first_slot,
-                  record = slot * params_.heads + job.key_head * group_ + h;
+    const int64_t record = (job.slot - params_.first_slot) * params_.heads + job.key_head * group_ + h;
     bulk_store(params_.records + record * kRecordBytes, shared_address(shared_.record), kRecordBytes);
     bulk_store_commit();
   }
 
   const SolveParams& params_;
-  Shared<kPanels>& shared_;
+  Shared& shared_;
   int group_, lane_, t_, g_;
+  int parity_ = 0;
 };
 
-template <class T, int kPanels>
-__global__ void __launch_bounds__(kWarpLanes) solve_kernel(const __grid_constant__ SolveParams params) {
+template <class T, int kPanels, bool kGrouped>
+__global__ void __launch_bounds__(kWarpLanes, kBlocksAProcessor)
+    solve_kernel(const __grid_constant__ SolveParams params) {
   extern __shared__ __align__(1024) char memory[];
-  Shared<kPanels>& shared = *reinterpret_cast<Shared<kPanels>*>(memory);
+  Shared& shared = *reinterpret_cast<Shared*>(memory);
   if (threadIdx.x == 0) {
     barrier_init(shared_address(&shared.loaded), 1);
     barrier_init_fence();
@@ -331,26 +358,28 @@ __global__ void __launch_bounds__(kWarpLanes) solve_kernel(const __grid_constant
   for (int i = threadIdx.x; i < kRecordG / 16; i += kWarpLanes)  // T's upper triangle stays so
     reinterpret_cast<uint4*>(shared.record)[i] = {};
   __syncwarp();
-  Solve<T, kPanels>(params, shared).run();
+  Solve<T, kPanels, kGrouped>(params, shared).run();
 }
 
-template <class T, int kPanels>
+template <class T, int kPanels, bool kGrouped>
 const char* launch(const SolveParams& params, CUstream_st* stream) {
-  const auto kernel = solve_kernel<T, kPanels>;
-  constexpr int kBytes = sizeof(Shared<kPanels>);
-  static const cudaError_t prepared =
-      cudaFuncSetAttribute(kernel, cudaFuncAttributeMaxDynamicSharedMemorySize, kBytes);
-  if (prepared != cudaSuccess) return cudaGetErrorString(prepared);
   const int64_t blocks =
       std::min<int64_t>(params.end_job - params.first_job, int64_t{processor_count()} * kBlocksAProcessor);
-  kernel<<<static_cast<unsigned>(blocks), kWarpLanes, kBytes, stream>>>(params);
+  solve_kernel<T, kPanels, kGrouped>
+      <<<static_cast<unsigned>(blocks), kWarpLanes, sizeof(Shared), stream>>>(params);
   const cudaError_t error = cudaGetLastError();
   return error == cudaSuccess ? nullptr : cudaGetErrorString(error);
 }
 
+template <class T, int kPanels>
+const char* launch_for(const SolveParams& params, CUstream_st* stream) {
+  return params.heads > params.key_heads ? launch<T, kPanels, true>(params, stream)
+                                         : launch<T, kPanels, false>(params, stream);
+}
+
 template <class T>
 const char* launch_for(const SolveParams& params, int panels, CUstream_st* stream) {
-  return panels == 1 ? launch<T, 1>(params, stream) : launch<T, 2>(params, stream);
+  return panels == 1 ? launch_for<T, 1>(params, stream) : launch_for<T, 2>(params, stream);
 }
 
 }  // namespace
@@ -372,8 +401,7 @@ const char* launch_solve(const PrismChunkCudaShape& shape, const PrismChunkInput
                      .view = in.k,
                      .tokens = shape.tokens,
                      .heads = shape.key_heads,
-                     .width = shape.key_width,
-                     .panels = panels};
+                     .width = shape.key_width};
   if (const char* problem = make_tile_map(params.k, keys)) return problem;
   return shape.dtype == Scalar::kBFloat16 ? launch_for<__nv_bfloat16>(params, panels, stream)
                                           : launch_for<__half>(params, panels, stream);

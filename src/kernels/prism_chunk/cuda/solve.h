@@ -27,5 +27,9 @@ const char* launch_solve(const PrismChunkCudaShape& shape, const PrismChunkInput
 /// inside a slice a block tile (tile.cuh): [k / 8][v / 8 % 8][v % 8][k % 8]. Channels beyond K or V are 0.
 inline int64_t padded_width(int64_t width) { return width < 64 ? 64 : width; }
 inline int64_t value_slices(int64_t width) { return (width + 63) / 64; }
+/// Bytes of the rounded states of all heads.
+inline int64_t state_bytes(const PrismChunkCudaShape& shape) {
+  return 2 * shape.heads * padded_width(shape.key_width) * padded_width(shape.value_width);
+}
 
 }  // namespace prism::kernels::cuda
