@@ -47,23 +47,32 @@ class LmEvaluateCommand final : public Command {
     app.add_option("--tokens", tokens_, "token folders of prism lm prepare, with the run's tokenizer");
     app.add_option("--words", words_, "words of the text of --tokens: perplexity by word");
     app.add_option("--completions", completions_, "files of {\"context\", \"continuation\"}: LAMBADA");
-    app.add_option("--choices", choices_, "files of {\"query\", \"choices\", \"gold\"}: PIQA, ARC, ...");
+    app.add_option("--choices", choices_,
+                   "files of {\"query\", \"choices\", \"gold\"}, \"Answer:\" before a choice: PIQA, ARC");
+    app.add_option("--endings", endings_, "the same, a choice ends its query: HellaSwag, OpenBookQA");
+    app.add_option("--schemas", schemas_,
+                   "files of {\"context_options\", \"continuation\", \"gold\"}: WinoGrande");
     flags_.declare(app, settings_);
   }
 
   int run(const Globals& globals) override {
     flags_.apply(settings_);
-    if (tokens_.empty() && completions_.empty() && choices_.empty() && config_.recall.empty())
+    if (tokens_.empty() && completions_.empty() && choices_.empty() && endings_.empty() && schemas_.empty() &&
+        config_.recall.empty())
       usage_error(
-          "lm evaluate: nothing to evaluate; --tokens, --completions and --choices name files, --recall "
-          "tasks");
+          "lm evaluate: nothing to evaluate; --tokens, --completions, --choices, --endings and --schemas "
+          "name "
+          "files, --recall tasks");
     const std::vector<RecallTask> tasks = recall_tasks();
     LanguageModelRun run = open_language_model(run_, require_device(globals.device));
     const auto recall = recall_examples(tasks, *run.tokenizer, static_cast<uint64_t>(globals.seed));
     ordered_json json{{"run", run_}, {"step", run.state.step}};
     for (const std::string& folder : tokens_) json["text"][folder] = text_loss(run, folder);
     for (const std::string& file : completions_) json["completions"][file] = completions(run, file);
-    for (const std::string& file : choices_) json["choices"][file] = choices(run, file);
+    for (const auto& [files, form] :
+         {std::pair(&choices_, ChoiceForm::kAnswers), std::pair(&endings_, ChoiceForm::kEndings),
+          std::pair(&schemas_, ChoiceForm::kSchemas)})
+      for (const std::string& file : *files) json["choices"][file] = choices(run, file, form);
     for (const auto& [name, examples] : recall) json["recall"][name] = recalled(run, examples);
     fmt::print("{}", globals.json ? dump(json) : text_of(json));
     return 0;
@@ -95,8 +104,8 @@ class LmEvaluateCommand final : public Command {
     return {{"examples", result.examples}, {"accuracy", result.accuracy}, {"perplexity", result.perplexity}};
   }
 
-  static ordered_json choices(LanguageModelRun& run, const std::string& file) {
-    const ChoiceResult result = evaluate_choices(*run.model, *run.tokenizer, read_choices(file));
+  static ordered_json choices(LanguageModelRun& run, const std::string& file, ChoiceForm form) {
+    const ChoiceResult result = evaluate_choices(*run.model, *run.tokenizer, read_choices(file, form));
     return {{"examples", result.examples},
             {"accuracy", result.accuracy},
             {"normalised_accuracy", result.normalised_accuracy}};
@@ -151,7 +160,7 @@ class LmEvaluateCommand final : public Command {
   Settings settings_;
   SettingFlags flags_;
   std::string run_;
-  std::vector<std::string> tokens_, completions_, choices_;
+  std::vector<std::string> tokens_, completions_, choices_, endings_, schemas_;
   int64_t words_ = 0;
 };
 

@@ -119,18 +119,17 @@ ChoiceResult evaluate_choices(LanguageModel& model, Tokenizer& tokenizer,
   check(!examples.empty(), "evaluate: no examples");
   std::vector<Continuation> all;
   for (const ChoiceExample& example : examples)
-    for (const std::string& choice : example.choices)
-      all.push_back(
-          encode_continuation(tokenizer, without_blanks_at_end(example.query) + "\nAnswer:", " " + choice));
+    for (const ChoiceExample::Option& option : example.options)
+      all.push_back(encode_continuation(tokenizer, option.context, " " + option.text));
   const auto scores = score_continuations(model, all, tokenizer.end_of_document());
   ChoiceResult result{.examples = static_cast<int64_t>(examples.size())};
   auto score = scores.begin();
   for (const ChoiceExample& example : examples) {
     std::vector<double> plain, normalised;
-    for (const std::string& choice : example.choices) {
+    for (const ChoiceExample::Option& option : example.options) {
       plain.push_back(score->log_probability);
       normalised.push_back(score->log_probability /
-                           static_cast<double>(std::max<int64_t>(characters(choice), 1)));
+                           static_cast<double>(std::max<int64_t>(characters(option.text), 1)));
       ++score;
     }
     const auto best = [](const std::vector<double>& values) {

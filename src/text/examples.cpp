@@ -40,15 +40,30 @@ std::vector<CompletionExample> read_completions(const std::string& file) {
   return examples;
 }
 
-std::vector<ChoiceExample> read_choices(const std::string& file) {
+ChoiceExample choice_example(ChoiceForm form, const std::string& query,
+                             const std::vector<std::string>& choices, int64_t gold) {
+  const std::string context = query.substr(0, query.find_last_not_of(" \t\n\r") + 1) +
+                              (form == ChoiceForm::kAnswers ? "\nAnswer:" : "");
+  ChoiceExample example{.options = {}, .gold = gold};
+  for (const std::string& choice : choices) example.options.push_back({context, choice});
+  return example;
+}
+
+std::vector<ChoiceExample> read_choices(const std::string& file, ChoiceForm form) {
   std::vector<ChoiceExample> examples;
   read_objects(file, [&](const json& object) {
-    ChoiceExample example{.query = object.at("query").get<std::string>(),
-                          .choices = object.at("choices").get<std::vector<std::string>>(),
-                          .gold = object.at("gold").get<int64_t>()};
-    const auto count = static_cast<int64_t>(example.choices.size());
-    check(example.gold >= 0 && example.gold < count, "{} object {}: gold is {}, there are {} choices", file,
-          examples.size() + 1, example.gold, count);
+    const auto texts = [&](const char* key) { return object.at(key).get<std::vector<std::string>>(); };
+    const auto gold = object.at("gold").get<int64_t>();
+    ChoiceExample example{.options = {}, .gold = gold};
+    if (form == ChoiceForm::kSchemas) {
+      for (const std::string& context : texts("context_options"))
+        example.options.push_back({context, object.at("continuation").get<std::string>()});
+    } else {
+      example = choice_example(form, object.at("query").get<std::string>(), texts("choices"), gold);
+    }
+    const auto count = static_cast<int64_t>(example.options.size());
+    check(gold >= 0 && gold < count, "{} object {}: gold is {}, there are {} choices", file,
+          examples.size() + 1, gold, count);
     examples.push_back(std::move(example));
   });
   return examples;

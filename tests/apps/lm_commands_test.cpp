@@ -168,6 +168,15 @@ TEST_F(LmCommands, TasksAreRead) {
   EXPECT_EQ(json["completions"][path("last.jsonl")]["examples"], 1);
   EXPECT_GT(json["completions"][path("last.jsonl")]["perplexity"], 1);
   EXPECT_TRUE(json["choices"][path("choice.jsonl")].contains("normalised_accuracy"));
+  write_file(path("schema.jsonl"),
+             "{\"context_options\":[\"the cat\",\"the mat\"],\"continuation\":\"sat.\",\"gold\":0}\n");
+  const auto forms = json_of(
+      {"lm", "evaluate", path("run"), "--endings", path("choice.jsonl"), "--schemas", path("schema.jsonl")});
+  EXPECT_EQ(forms["choices"][path("choice.jsonl")]["examples"], 1);
+  EXPECT_EQ(forms["choices"][path("schema.jsonl")]["examples"], 1);
+  EXPECT_EQ(run({"lm", "evaluate", path("run"), "--schemas", path("choice.jsonl")}), 1);
+  EXPECT_THAT(err_, HasSubstr("choice.jsonl object 1: "));
+  EXPECT_THAT(err_, HasSubstr("context_options"));
   const auto recall = json_of({"lm", "evaluate", path("run"), "--recall", "needle,pairs", "--recall-lengths",
                                "120,300", "--recall-examples", "5"});
   ASSERT_EQ(recall["recall"].size(), 4U);

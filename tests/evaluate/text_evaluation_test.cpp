@@ -169,25 +169,36 @@ TEST(TextTasks, GreedyContinuationsCountAsRight) {
   EXPECT_EQ(scores[0].tokens, 3);
 }
 
-TEST(TextTasks, ChoicesAreThoseOfThePlainSums) {
-  const auto model = small_model();
-  const std::vector<ChoiceExample> examples = {{"Question: x?\n", {"short", "a much longer answer"}, 0},
-                                               {"Question: y?", {"caf\xC3\xA9", "tea", "water"}, 2},
-                                               {"Question: z?", {"one", "two"}, 1}};
+/// Shares of right options by summed log-probability, and by that over the characters.
+std::pair<double, double> plain_accuracies(LanguageModel& model, const std::vector<ChoiceExample>& examples) {
   double right = 0, normalised = 0;
   for (const ChoiceExample& example : examples) {
-    const std::string query = example.query.substr(0, example.query.find('\n')) + "\nAnswer: ";
     std::vector<double> plain, each;
-    for (const std::string& choice : example.choices) {
-      plain.push_back(sum_of_last(log_probabilities(*model, ids_of(query + choice)), choice.size() + 1));
-      each.push_back(plain.back() / (choice == "caf\xC3\xA9" ? 4.0 : static_cast<double>(choice.size())));
+    for (const auto& [context, text] : example.options) {
+      plain.push_back(sum_of_last(log_probabilities(model, ids_of(context + " " + text)), text.size() + 1));
+      each.push_back(plain.back() / (text == "caf\xC3\xA9" ? 4.0 : static_cast<double>(text.size())));
     }
     right += std::max_element(plain.begin(), plain.end()) - plain.begin() == example.gold;
     normalised += std::max_element(each.begin(), each.end()) - each.begin() == example.gold;
   }
+  const auto count = static_cast<double>(examples.size());
+  return {right / count, normalised / count};
+}
+
+TEST(TextTasks, ChoicesAreThoseOfThePlainSums) {
+  const auto model = small_model();
+  const std::vector<ChoiceExample> examples = {
+      choice_example(ChoiceForm::kAnswers, "Question: x?\n", {"short", "a much longer answer"}, 0),
+      choice_example(ChoiceForm::kAnswers, "Question: y?", {"caf\xC3\xA9", "tea", "water"}, 2),
+      choice_example(ChoiceForm::kEndings, "Then he ", {"left.", "stayed where he was."}, 1),
+      {{{"Ann thanked Bea because Ann", "was helped."}, {"Ann thanked Bea because Bea", "was helped."}}, 0}};
+  EXPECT_EQ(examples[0].options[1].context, "Question: x?\nAnswer:");
+  EXPECT_EQ(examples[2].options[0].context, "Then he");
+  const auto [right, normalised] = plain_accuracies(*model, examples);
   const ChoiceResult result = evaluate_choices(*model, *load_tokenizer("bytes"), examples);
-  EXPECT_NEAR(result.accuracy, right / 3, 1e-12);
-  EXPECT_NEAR(result.normalised_accuracy, normalised / 3, 1e-12);
+  EXPECT_EQ(result.examples, 4);
+  EXPECT_NEAR(result.accuracy, right, 1e-12);
+  EXPECT_NEAR(result.normalised_accuracy, normalised, 1e-12);
 }
 
 }  // namespace

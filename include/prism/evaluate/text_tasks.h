@@ -42,12 +42,11 @@ CompletionResult evaluate_completions(LanguageModel& model, Tokenizer& tokenizer
 
 struct ChoiceResult {
   int64_t examples = 0;
-  double accuracy = 0;             ///< the right choice has the highest log-probability
-  double normalised_accuracy = 0;  ///< the same after division by the choice's characters
+  double accuracy = 0;             ///< the right option has the highest log-probability
+  double normalised_accuracy = 0;  ///< the same after division by the option's characters
 };
 
-/// The choice stands after the query (without white space at its end), a line break and "Answer: ", as in
-/// lm-evaluation-harness. Of equal scores the first choice counts.
+/// The option's text stands after its context and a blank. Of equal scores the first option counts.
 ChoiceResult evaluate_choices(LanguageModel& model, Tokenizer& tokenizer,
                               std::span<const ChoiceExample> examples);
 
