@@ -7,11 +7,13 @@
 #include <algorithm>
 #include <cmath>
 #include <map>
+#include <mutex>
 #include <optional>
 #include <string>
 
 #include "mixers/delta_common.h"
 #include "mixers/parameters.h"
+#include "prism/core/log.h"
 
 namespace prism {
 namespace {
@@ -159,7 +161,23 @@ LactState Lact::weights(const MixerState* state, int64_t sequences) const {
   return found;
 }
 
+namespace {
+
+/// Or who compares mixers on short sequences would not notice that this one is a map of single tokens.
+void warn_once_that_tokens_are_apart(int64_t tokens, int64_t chunk) {
+  static std::once_flag said;
+  std::call_once(said, [&] {
+    warn("lact: no token of a sequence of {} sees another: chunk is {} and there is no convolution (conv_width)",
+         tokens, chunk);
+  });
+}
+
+}  // namespace
+
 Tensor Lact::mix(const Tensor& x_BTD, const Packing& packing, MixerState* state) {
+  if (is_training() && !packing.is_packed() && x_BTD.size(1) > 1 && x_BTD.size(1) <= config_.chunk &&
+      config_.conv_width < 2)
+    warn_once_that_tokens_are_apart(x_BTD.size(1), config_.chunk);
   const Token t = token(x_BTD, packing, state);
   if (state) return mix_on(t, x_BTD, packing, *state);
   std::optional<Tensor> cu_seqlens;

@@ -157,6 +157,36 @@ TEST_F(LmCommands, StopsAtATextWithAComma) {
   EXPECT_THAT(err_, HasSubstr("--stop has an empty text"));
 }
 
+TEST_F(LmCommands, TheTinySizeLearnsTinyShakespeare) {
+  const std::string text = PRISM_SHARED_DIR "/data/lm/tinyshakespeare.txt";
+  if (!fs::exists(text)) GTEST_SKIP() << "skipped: " << text << " is absent";
+  ASSERT_EQ(run({"lm", "prepare", text, "--out", path("tokens")}), 0) << err_;
+  const auto json = json_of({"lm",
+                             "train",
+                             "--tokens",
+                             path("tokens"),
+                             "--out",
+                             path("run"),
+                             "--size",
+                             "tiny",
+                             "--length",
+                             "128",
+                             "--batch-size",
+                             "8",
+                             "--valid-share",
+                             "0.01",
+                             "--validate-every",
+                             "60",
+                             "--updates",
+                             "60",
+                             "--learning-rate",
+                             "0.003",
+                             "--warmup",
+                             "10"});
+  // Bytes drawn from their own frequencies would take 4.78 bits.
+  EXPECT_LT(json["valid"]["bits_per_byte"].get<double>(), 3.9);
+}
+
 TEST_F(LmCommands, TasksAreRead) {
   prepare();
   ASSERT_EQ(run(train_words("run", "20")), 0) << err_;
