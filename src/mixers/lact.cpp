@@ -167,8 +167,10 @@ namespace {
 void warn_once_that_tokens_are_apart(int64_t tokens, int64_t chunk) {
   static std::once_flag said;
   std::call_once(said, [&] {
-    warn("lact: no token of a sequence of {} sees another: chunk is {} and there is no convolution (conv_width)",
-         tokens, chunk);
+    warn(
+        "lact: no token of a sequence of {} sees another: chunk is {} and there is no convolution "
+        "(conv_width)",
+        tokens, chunk);
   });
 }
 
