@@ -69,10 +69,12 @@ class LmEvaluateCommand final : public Command {
     ordered_json json{{"run", run_}, {"step", run.state.step}};
     for (const std::string& folder : tokens_) json["text"][folder] = text_loss(run, folder);
     for (const std::string& file : completions_) json["completions"][file] = completions(run, file);
-    for (const auto& [files, form] :
-         {std::pair(&choices_, ChoiceForm::kAnswers), std::pair(&endings_, ChoiceForm::kEndings),
-          std::pair(&schemas_, ChoiceForm::kSchemas)})
-      for (const std::string& file : *files) json["choices"][file] = choices(run, file, form);
+    const auto choose = [&](const char* kind, const std::vector<std::string>& files, ChoiceForm form) {
+      for (const std::string& file : files) json[kind][file] = choices(run, file, form);
+    };
+    choose("choices", choices_, ChoiceForm::kAnswers);
+    choose("endings", endings_, ChoiceForm::kEndings);
+    choose("schemas", schemas_, ChoiceForm::kSchemas);
     for (const auto& [name, examples] : recall) json["recall"][name] = recalled(run, examples);
     fmt::print("{}", globals.json ? dump(json) : text_of(json));
     return 0;
@@ -143,7 +145,7 @@ class LmEvaluateCommand final : public Command {
   /// A line a file, or task and length.
   static std::string text_of(const ordered_json& json) {
     std::string text;
-    for (const char* kind : {"text", "completions", "choices", "recall"}) {
+    for (const char* kind : {"text", "completions", "choices", "endings", "schemas", "recall"}) {
       if (!json.contains(kind)) continue;
       for (const auto& [name, figures] : json[kind].items()) {
         text += name + ":";

@@ -202,8 +202,8 @@ TEST_F(LmCommands, TasksAreRead) {
              "{\"context_options\":[\"the cat\",\"the mat\"],\"continuation\":\"sat.\",\"gold\":0}\n");
   const auto forms = json_of(
       {"lm", "evaluate", path("run"), "--endings", path("choice.jsonl"), "--schemas", path("schema.jsonl")});
-  EXPECT_EQ(forms["choices"][path("choice.jsonl")]["examples"], 1);
-  EXPECT_EQ(forms["choices"][path("schema.jsonl")]["examples"], 1);
+  EXPECT_EQ(forms["endings"][path("choice.jsonl")]["examples"], 1);
+  EXPECT_EQ(forms["schemas"][path("schema.jsonl")]["examples"], 1);
   EXPECT_EQ(run({"lm", "evaluate", path("run"), "--schemas", path("choice.jsonl")}), 1);
   EXPECT_THAT(err_, HasSubstr("choice.jsonl object 1: "));
   EXPECT_THAT(err_, HasSubstr("context_options"));
